@@ -85,18 +85,13 @@ static int check_paths(const struct m3_cli_answer_plan *plan, struct m3_error *e
     return m3_cli_paths_end(&paths);
 }
 
-static void progress(void *terminal, const char *part, int64_t run, int64_t runs)
-{
-    if (!*(const int *)terminal) return;
-    fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 "         ", part, run, runs);
-}
-
 static int judge(const struct m3_cli_answer_plan *plan, const struct m3_setting *setting,
                  const struct m3_answer *answer, int64_t prompt, struct m3_error *error)
 {
     const struct m3_cli_answer *o = plan->options;
     struct m3_server result = { 0 };
-    int terminal = isatty(STDERR_FILENO);
+    struct m3_cli_watch watch = { 0 };
+    m3_cli_watch_begin(&watch, plan->input->progress);
     const struct m3_server_plan how = { .setting = setting,
                                         .name = plan->names->candidate,
                                         .profile = plan->names->profile,
@@ -108,10 +103,9 @@ static int judge(const struct m3_cli_answer_plan *plan, const struct m3_setting 
                                         .processed = o->processed,
                                         .no_causes = o->no_causes,
                                         .sampling = o->sampling,
-                                        .progress = progress,
-                                        .progress_self = &terminal };
+                                        .progress = m3_cli_watched(&watch) };
     int status = m3_server_check(&result, &how, answer, error);
-    if (terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    m3_cli_watch_end(&watch);
     if (!status)
         status =
             plan->json ? m3_server_json(stdout, &result, error) : m3_server_text(stdout, &result, plan->all, error);

@@ -58,6 +58,7 @@ static const char help[] =
     "                      inputs of linear operators, the defaults are 16 (instead of 8) and 100 (instead of 16).\n"
     "                      Each run takes about as long as a forward pass (SPEC 7.10)\n"
     "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress          without a terminal: write a line about progress every minute\n"
     "  --force             accept a dump that names another model or case\n"
     "  --allow-long        allow positions >= max_position_embeddings\n"
     "  --help              print this text\n"
@@ -95,6 +96,7 @@ static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
     { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
     { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
     { "map", required_argument, NULL, OPT_MAP },         { "all", no_argument, NULL, OPT_ALL },
@@ -179,17 +181,16 @@ static int write_reports(struct arguments *a, const struct m3_blame *result, con
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
 static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
 {
-    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO) };
+    struct m3_cli_watch watch = { 0 };
     struct m3_blame result;
     a->options.profile = a->names.profile;
     a->options.names_mistakes = 1;
-    a->options.progress = m3_cli_progress;
-    a->options.progress_self = &watch;
+    m3_cli_watch_begin(&watch, a->input.progress);
+    a->options.progress = m3_cli_watched(&watch);
     int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
-    a->options.progress_self = NULL;
     m3_add_notes(&result.notes, &c->mapped);
-    m3_cli_progress_clear(&watch);
+    m3_cli_watch_end(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);
         if (!printed) printed = write_reports(a, &result, c->dump, error);

@@ -65,6 +65,7 @@ static const char help[] =
     "                      of correct implementations with which the answer is compared; default 32, or 100 if the\n"
     "                      profile quantises inputs of linear operators\n"
     "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress          without a terminal: write a line about progress every minute\n"
     "  --allow-long        allow positions >= max_position_embeddings\n"
     "  --help              print this text\n"
     "\n"
@@ -114,6 +115,7 @@ static const struct option options[] = {
     { "image", required_argument, NULL, M3_CLI_IMAGE },
     { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "profile", required_argument, NULL, OPT_PROFILE },
@@ -261,22 +263,22 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
 
 static int check(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO), .end_layer = a->names.end_layer };
+    struct m3_cli_watch watch = { .end_layer = a->names.end_layer };
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
     if (!status) status = check_paths(a, error);
     if (!status) status = m3_cli_reports_open(&a->reports, error);
+    m3_cli_watch_begin(&watch, a->input.progress);
     if (!status) {
         const struct m3_check_plan plan = { .setting = &candidate.setting,
                                             .candidate_name = a->names.candidate,
                                             .profile = a->names.profile,
                                             .truth = a->truth,
                                             .row_runs = a->row_runs,
-                                            .progress = m3_cli_progress,
-                                            .progress_self = &watch };
+                                            .progress = m3_cli_watched(&watch) };
         status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
-        m3_cli_progress_clear(&watch);
+        m3_cli_watch_end(&watch);
     }
     if (!status) {
         m3_add_notes(&result.blame.notes, &candidate.mapped);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "base/context.h"
+#include "base/progress.h"
 #include "base/status.h"
 
 int m3_cli_blame(int argc, char **argv);
@@ -54,19 +55,22 @@ int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_erro
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* The current anonymous memory in bytes, without pages of mapped model files; 0 if the system does not report it. */
 int64_t m3_cli_anonymous_bytes(void);
-/* The progress line of a pass, for struct m3_request (cli/progress.c); nothing is printed to a pipe. */
+/* The line of long work (cli/progress.c): on a terminal, or, where --progress asks for it, once a minute in a log. */
 struct m3_cli_watch {
     int64_t anonymous;          /* largest memory seen between layers */
-    int terminal;
+    int terminal, logs;         /* where the line goes */
     int64_t end_layer;          /* of the text layers that run; 0: all */
-    int64_t layer;              /* that the line is about, */
-    char part[24];              /* of this part of the model; */
-    double began, entered;      /* when it and its last layer began, */
+    char what[24];              /* the line is about, */
+    int64_t done, first;        /* the part that has begun, and with which this began, */
+    double began, entered;      /* when this and its last part began, */
     int64_t read_before;        /* and what had been read before */
+    double told;                /* when the last line was written */
     int width;                  /* of the line */
 };
-void m3_cli_progress(void *watch, const char *part, int64_t layer, int64_t layers);
-void m3_cli_progress_clear(const struct m3_cli_watch *watch);
+void m3_cli_watch_begin(struct m3_cli_watch *watch, int logs);
+struct m3_progress m3_cli_watched(struct m3_cli_watch *watch);
+/* Erases the line. */
+void m3_cli_watch_end(const struct m3_cli_watch *watch);
 /* The options for a pass that commands share: a case file, or ids and pictures; and how the pass is run. */
 struct m3_batch;
 struct m3_case;
@@ -114,6 +118,7 @@ struct m3_cli_input {
     int64_t image_count, video_count;
     int allow_long;                             /* allow positions beyond max_position_embeddings */
     int quiet;                                  /* print no line for each picture */
+    int progress;                               /* --progress: a line a minute where there is no terminal */
     const struct m3_engine *engine;
     enum m3_linear linear;
     int64_t threads;
@@ -126,7 +131,7 @@ struct m3_cli_input {
 enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
     M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_OPS_GUARD, M3_CLI_TIMEOUT_OPTION,
-    M3_CLI_PROMPT, M3_CLI_CHAT
+    M3_CLI_PROMPT, M3_CLI_CHAT, M3_CLI_PROGRESS
 };
 /* clang-format on */
 /* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */

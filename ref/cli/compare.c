@@ -70,6 +70,7 @@ static const char help[] =
     "                    where the candidate may round: {profiles} or a JSON file (default\n"
     "                    fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
     "                    {words}\n"
+    "  --progress        without a terminal: write a line about progress every minute\n"
     "  --help            print this text\n"
     "\n"
     "Columns: rel L2 is the L2 norm of got - want, divided by the L2 norm of want, for the whole stage. max is the\n"
@@ -92,7 +93,7 @@ struct arguments {
     struct m3_compare_options options;
     enum m3_report_extent extent;
     char *repeat;                       /* the command line */
-    int json, all, only_failing, fail_if_worse, help;
+    int json, all, only_failing, fail_if_worse, progress, help;
 };
 
 /* The output files of a comparison, besides what it prints. */
@@ -107,6 +108,7 @@ struct outputs {
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
     OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_ONLY_FAILING, OPT_BASELINE, OPT_FAIL_IF_WORSE,
+    OPT_PROGRESS,
     OPT_HELP,
 };
 /* clang-format on */
@@ -125,6 +127,7 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
         { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
         { "baseline", required_argument, NULL, OPT_BASELINE },
         { "fail-if-worse", no_argument, NULL, OPT_FAIL_IF_WORSE },
+        { "progress", no_argument, NULL, OPT_PROGRESS },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
@@ -148,6 +151,7 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
         case OPT_COMPANIONS: arguments->companions = optarg; break;
         case OPT_ENVELOPE: arguments->envelope = optarg; break;
         case OPT_BASELINE: arguments->baseline = optarg; break;
+        case OPT_PROGRESS: arguments->progress = 1; break;
         case OPT_FAIL_IF_WORSE: arguments->fail_if_worse = 1; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE: arguments->profile = optarg; break;
@@ -347,6 +351,9 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
                                              .companions = &inputs->companion_parts,
                                              .begin = m3_ledger_begin,
                                              .self = &lines };
+    struct m3_cli_watch watch = { 0 };
+    m3_cli_watch_begin(&watch, arguments->progress);
+    options.progress = m3_cli_watched(&watch);
     if (outputs->ledger_lines != NULL) options.decisions = &ledger;
     options.profile = inputs->profile;
     options.profile_text = arguments->profile;
@@ -354,6 +361,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     options.envelope = inputs->envelope;
     int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
                                           : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
+    m3_cli_watch_end(&watch);
     m3_comparison_is_of(&result, inputs->reference, inputs->profile);
     m3_add_notes(&result.notes, notes);
     const int said =

@@ -36,7 +36,7 @@ static const char help[] =
     "  --seed S               default 1; the same seed gives the same file\n"
     "  --taps GLOB,...        only these taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
     "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
-    "  --set FIELD=VALUE, --allow-long    as for m3ref run\n"
+    "  --set FIELD=VALUE, --allow-long, --progress    as for m3ref run\n"
     "  --help                 print this text\n"
     "\n"
     "During the run a temporary file next to OUT holds the truth's taps, 8 bytes per number.\n"
@@ -60,6 +60,7 @@ static const struct option options[] = {
     { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "profile", required_argument, NULL, OPT_PROFILE },
@@ -111,13 +112,6 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     return m3_cli_paths_end(&paths);
 }
 
-static void progress(void *terminal, int64_t run, int64_t runs)
-{
-    if (!*(const int *)terminal) return;
-    if (run == 0) fprintf(stderr, "\rthe truth in double ");
-    else fprintf(stderr, "\rrun %" PRId64 " of %" PRId64 "         ", run, runs);
-}
-
 /* Prints the taps with the largest distances, and the end of the pass. */
 static int print_result(const struct arguments *a, const struct m3_profile *profile, double took,
                         struct m3_error *error)
@@ -143,7 +137,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     struct m3_profile *profile = NULL;
     struct m3_case c = { 0 };
     struct m3_semantics semantics = { 0 };
-    int terminal = isatty(STDERR_FILENO);
+    struct m3_cli_watch watch = { 0 };
+    m3_cli_watch_begin(&watch, a->input.progress);
 
     int status = m3_profile_open(&profile, a->profile, error);
     if (!status) status = m3_model_open(&model, a->model, notes, error);
@@ -159,11 +154,11 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
             .model = model, .c = &c, .semantics = &semantics, .profile = profile, .linear = a->input.linear,
             .threads = (int)a->input.threads, .runs = a->runs,
             .row_runs = a->row_runs < 0 ? m3_honest_rows_needed(profile) : a->row_runs, .seed = (uint64_t)a->seed, .taps = a->taps,
-            .command = line, .progress = progress, .progress_self = &terminal,
+            .command = line, .progress = m3_cli_watched(&watch),
         };
         double start = m3_seconds();
         status = m3_envelope_make(&plan, a->out, error);
-        if (terminal) fprintf(stderr, "\r%*s\r", 40, "");
+        m3_cli_watch_end(&watch);
         if (!status) status = print_result(a, profile, m3_seconds() - start, error);
     }
     m3_case_free(&c);

@@ -36,6 +36,7 @@ static const char help[] =
     "  --html OUT         also write a self-contained HTML page\n"
     "  --set FIELD=VALUE  choose a reading of the model, as for m3ref run\n"
     "  --threads N        number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress         without a terminal: write a line about progress every minute\n"
     "  --allow-long       allow positions >= max_position_embeddings\n"
     "  --help             print this text\n"
     "\n"
@@ -61,6 +62,7 @@ static const struct option options[] = {
     { "prompt", required_argument, NULL, M3_CLI_PROMPT }, { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },      { "tap", required_argument, NULL, OPT_TAP },
     { "token", required_argument, NULL, OPT_TOKEN },     { "channel", required_argument, NULL, OPT_CHANNEL },
     { "json", no_argument, NULL, OPT_JSON },             { "html", required_argument, NULL, OPT_HTML },
@@ -132,10 +134,10 @@ static int explain(struct arguments *a, struct m3_explain_how how, struct m3_cas
     how.threads = (int)a->input.threads;
     how.row = a->token;
     how.channel = a->channel;
-    how.progress = m3_cli_progress;
-    how.progress_self = &a->watch;
+    m3_cli_watch_begin(&a->watch, a->input.progress);
+    how.progress = m3_cli_watched(&a->watch);
     status = m3_explain_tap(&explanation, &how, error);
-    m3_cli_progress_clear(&a->watch);
+    m3_cli_watch_end(&a->watch);
     if (!status) status = print(a, &explanation, error);
     m3_explanation_free(&explanation);
     return status;

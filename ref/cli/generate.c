@@ -42,7 +42,7 @@ static const char help[] =
     "  --json                 print JSON lines: one object per token, then a summary, and under mpirun\n"
     "                         one about the ranks\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
-    "  --ops-guard, --timeout S\n"
+    "  --ops-guard, --timeout S, --progress\n"
     "                         as for m3ref run\n"
     "  --help                 print this text\n"
     "\n"
@@ -84,6 +84,7 @@ static const struct option options[] = {
     { "precision", required_argument, NULL, M3_CLI_PRECISION },
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
     { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
@@ -139,25 +140,20 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 
 /* The data shared by the callbacks. */
 struct printer {
-    int json, terminal, status; /* status: of the lines of JSON */
+    int json, status;           /* status: of the lines of JSON */
+    struct m3_cli_watch watch;
     struct m3_error *error;
     int64_t tokens;             /* printed */
     int32_t *ids;               /* [max_new] */
     struct m3_vocabulary *words;        /* of the model; NULL: none */
 };
 
-static void clear_line(const struct printer *p)
-{
-    if (p->terminal) fprintf(stderr, "\r%*s\r", 40, "");
-}
-
 /* Shown for the prompt only, because passes over one token are short. */
-static void progress(void *self, const char *part, int64_t layer, int64_t layers)
+static void tell(void *self, const char *what, int64_t done, int64_t all)
 {
-    const struct printer *p = self;
-    if (!p->terminal || p->tokens) return;
-    if (layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
-    else clear_line(p);
+    struct printer *p = self;
+    const struct m3_progress line = m3_cli_watched(&p->watch);
+    if (!p->tokens) m3_tell(&line, what, done, all);
 }
 
 static void print_json(struct printer *p, json_t *object)
@@ -182,7 +178,7 @@ static void print_token(void *self, const struct m3_token *t)
     struct printer *p = self;
     size_t length;
     const char *text = m3_vocabulary_text(p->words, t->id, &length);
-    clear_line(p);
+    if (!p->tokens) m3_cli_watch_end(&p->watch);
     p->ids[p->tokens++] = t->id;
     if (p->json)
         print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
@@ -279,7 +275,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     struct m3_case c = { 0 };
     struct m3_semantics semantics = { 0 };
     struct m3_generated result;
-    struct printer printer = { .json = a->json, .terminal = isatty(STDERR_FILENO), .error = error };
+    struct printer printer = { .json = a->json, .error = error };
     int32_t *stop = NULL;
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
@@ -298,10 +294,11 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         a->how.replacement = m3_cli_ops_replacement(&a->input.ops);
         a->how.stop = stop;
         a->how.token = print_token;
-        a->how.progress = progress;
-        a->how.self = a->how.progress_self = &printer;
+        m3_cli_watch_begin(&printer.watch, a->input.progress);
+        a->how.progress = (struct m3_progress){ tell, &printer };
+        a->how.self = &printer;
         status = m3_generate(&result, model, &c, &a->how, error);
-        clear_line(&printer);
+        if (!printer.tokens) m3_cli_watch_end(&printer.watch);
         if (!status) print_summary(&printer, &result, a->how.speculative);
         if (!status) status = printer.status;
         if (!status) status = m3_cli_ranks_print(&model->config, a->json, error);

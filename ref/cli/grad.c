@@ -45,6 +45,7 @@ static const char help[] =
     "  --ops plain            run the plain definitions of all operators and of their derivatives: slow, but with the\n"
     "                         bits of --linear ordered\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress             without a terminal: write a line about progress every minute\n"
     "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented; or one of a\n"
     "                         loss, default first (sections 19.16 and 19.17 of ref/train/TRAINING.md):\n"
     "                         kl_phase=sparse|warmup (over the chosen blocks, or over all keys in both branches)\n"
@@ -76,6 +77,7 @@ static const struct option options[] = {
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
     { "ops", required_argument, NULL, M3_CLI_OPS },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "plan", no_argument, NULL, OPT_PLAN },
@@ -292,18 +294,23 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
 {
     const int64_t count = batch->layout.count;
     struct result result = { .sequences = count, .scored = labels->scored };
+    struct m3_cli_watch watch = { 0 };
     struct m3_request *requests = calloc((size_t)count, sizeof *requests);
     if (!requests) return m3_fail_memory(error, "sequences", (size_t)count * sizeof *requests);
+    m3_cli_watch_begin(&watch, a->input.progress);
     for (int64_t b = 0; b < count; b++) {
         requests[b] = request_of(a, model, &batch->cases[b], semantics);
+        requests[b].progress = m3_cli_watched(&watch);
         result.tokens += batch->cases[b].T;
     }
     /* clang-format off */
     struct m3_gradient_request request = { .sequences = requests, .labels = labels->of, .count = count,
-                                           .scored = labels->scored, .weights = a->weights, .readings = a->readings };
+                                           .scored = labels->scored, .weights = a->weights, .readings = a->readings,
+                                           .progress = m3_cli_watched(&watch) };
     /* clang-format on */
     if (batch->layout.slots > 0) request.padding = count * batch->layout.slots - result.tokens;
     int status = differentiate(&result, a, model, batch, labels, request, line, error);
+    m3_cli_watch_end(&watch);
     free(requests);
     if (status) return status;
     if (a->json) return print_json(a, &result, error);

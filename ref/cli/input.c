@@ -32,6 +32,7 @@ static int take_shared(struct m3_cli_input *in, int option, const char *command,
     case M3_CLI_IMAGE: in->images[in->image_count++] = optarg; break;
     case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
     case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
+    case M3_CLI_PROGRESS: in->progress = 1; break;
     case M3_CLI_OPS: in->ops.name = optarg; break;
     case M3_CLI_OPS_GUARD: in->ops.guard_all = 1; break;
     case M3_CLI_TIMEOUT_OPTION: return m3_cli_number(&in->ops.timeout, "--timeout", optarg, 1, 1000000, error);

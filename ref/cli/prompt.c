@@ -30,7 +30,7 @@ static const char help[] =
     "  --seed S               default 1; the same seed gives the same list\n"
     "  --out F                write the list to F: a case (.safetensors), or as JSON (.json)\n"
     "  --json                 print one JSON object instead of text\n"
-    "  --threads N, --set FIELD=VALUE    as for m3ref run\n"
+    "  --threads N, --set FIELD=VALUE, --progress    as for m3ref run\n"
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
@@ -53,6 +53,7 @@ static const struct option options[] = {
     { "out", required_argument, NULL, OPT_OUT },
     { "json", no_argument, NULL, OPT_JSON },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
@@ -168,11 +169,6 @@ static int print(const struct arguments *a, const int32_t *ids, int64_t T, const
     return M3_OK;
 }
 
-static void progress(void *terminal, int64_t run, int64_t runs)
-{
-    if (*(const int *)terminal) fprintf(stderr, "\rdraw %" PRId64 " of %" PRId64 "   ", run, runs);
-}
-
 static int search(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
     const int64_t V = model->config.V, selected = selected_tokens(&model->config);
@@ -182,7 +178,7 @@ static int search(const struct arguments *a, const struct m3_model *model, struc
     struct m3_prompt_figures figures;
     unsigned char *left_out = malloc((size_t)V);
     int32_t *ids = malloc((size_t)T * sizeof *ids);
-    int terminal = isatty(STDERR_FILENO);
+    struct m3_cli_watch watch = { 0 };
     int64_t special;
     int status = left_out && ids ? M3_OK : m3_fail_memory(error, "the prompt", (size_t)V);
     if (!status && T > model->config.max_positions)
@@ -202,10 +198,10 @@ static int search(const struct arguments *a, const struct m3_model *model, struc
                                              .draws = a->draws,
                                              .threads = (int)a->input.threads,
                                              .left_out = left_out,
-                                             .progress = progress,
-                                             .progress_self = &terminal };
+                                             .progress = m3_cli_watched(&watch) };
+        m3_cli_watch_begin(&watch, a->input.progress);
         status = m3_prompt_search(ids, &figures, &plan, error);
-        if (terminal) fprintf(stderr, "\r%*s\r", 40, "");
+        m3_cli_watch_end(&watch);
     }
     if (!status) status = write_out(a, ids, T, &figures, selected > 0 && T > selected ? T - selected : 0, error);
     if (!status) status = print(a, ids, T, &figures, selected, special, error);

@@ -81,6 +81,7 @@ static const char help[] =
     "                         are removed. The state includes a second copy of what has been dumped, so it needs that\n"
     "                         much disk. --profile is not allowed\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress             without a terminal: write a line about progress every minute\n"
     "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
     "                         (SPEC 4):\n"
     "                         selection=group|shared|union pool=max|lse index_scale=1|rsqrt gate_clamp=upper|both\n"
@@ -134,6 +135,7 @@ static const struct option options[] = {
     { "cache-in", required_argument, NULL, OPT_CACHE_IN },
     { "cache-out", required_argument, NULL, OPT_CACHE_OUT },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
     { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
@@ -278,7 +280,7 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
 static int forward(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
-    struct m3_cli_passed p = { .watch = { .terminal = isatty(STDERR_FILENO) } };
+    struct m3_cli_passed p = { 0 };
     char what[80];
     int status = m3_cli_pass(&p, a, model, c, request, line, error);
     if (status) return status;

@@ -174,14 +174,13 @@ int m3_cli_pass(struct m3_cli_passed *p, const struct m3_cli_run *a, const struc
         return status;
     }
     p->taps = out.dump ? m3_dump_taps(out.dump) : 0;
-    request->progress = m3_cli_progress;
-    request->progress_self = &p->watch;
+    m3_cli_watch_begin(&p->watch, a->input.progress);
     p->watch.end_layer = request->end_layer;
-    p->watch.part[0] = '\0';        /* a sequence before this one has had its own layers */
+    request->progress = m3_cli_watched(&p->watch);
     const double start = m3_seconds();
     status = a->input.engine->forward(model, request, error);
     p->took += m3_seconds() - start;
-    m3_cli_progress_clear(&p->watch);
+    m3_cli_watch_end(&p->watch);
     if (status) abandon(&out);
     else status = commit(&out, a, model, request, error);
     return status;

@@ -63,7 +63,7 @@ int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model,
                        const struct m3_semantics *semantics, double *logits, const char *line, struct m3_error *error)
 {
     const int64_t count = batch->layout.count;
-    struct m3_cli_passed p = { .watch = { .terminal = isatty(STDERR_FILENO) } };
+    struct m3_cli_passed p = { 0 };
     struct each each = { 0 };
     int64_t tokens = 0;
     char what[120];

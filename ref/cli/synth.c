@@ -31,14 +31,10 @@ static const char help[] =
     "                this dtype, its copy gets one.\n"
     "  --mtp N       number of MTP modules (multi-token prediction); default 0, because the releases hold none,\n"
     "                whatever their config says\n"
+    "  --progress    without a terminal: write a line about progress every minute\n"
     "  --help        print this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad config; 66 missing file; 70 internal error; 74 I/O error.\n";
-
-static void progress(uint64_t done, uint64_t all)
-{
-    fprintf(stderr, "\r%.1f of %.1f GB ", (double)done / 1e9, (double)all / 1e9);
-}
 
 static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_error *error)
 {
@@ -58,23 +54,24 @@ static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_e
 
 int m3_cli_synth(int argc, char **argv)
 {
-    enum { OPT_SEED = 256, OPT_DTYPE, OPT_MTP, OPT_HELP };
-    static const struct option options[] = { { "seed", required_argument, NULL, OPT_SEED },
-                                             { "dtype", required_argument, NULL, OPT_DTYPE },
-                                             { "mtp", required_argument, NULL, OPT_MTP },
-                                             { "help", no_argument, NULL, OPT_HELP },
-                                             { NULL, 0, NULL, 0 } };
+    enum { OPT_SEED = 256, OPT_DTYPE, OPT_MTP, OPT_PROGRESS, OPT_HELP };
+    static const struct option options[] = {
+        { "seed", required_argument, NULL, OPT_SEED }, { "dtype", required_argument, NULL, OPT_DTYPE },
+        { "mtp", required_argument, NULL, OPT_MTP },   { "progress", no_argument, NULL, OPT_PROGRESS },
+        { "help", no_argument, NULL, OPT_HELP },       { NULL, 0, NULL, 0 }
+    };
     struct m3_error notes = { 0 }, error = { 0 };
     enum m3_synth_dtype dtype = M3_SYNTH_BF16;
     struct m3_synth_totals totals;
     int64_t seed = 1, modules = 0;
-    int option, status = M3_OK;
+    int option, logs = 0, status = M3_OK;
 
     optind = 0;
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
         case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
+        case OPT_PROGRESS: logs = 1; break;
         case OPT_SEED: status = m3_cli_number(&seed, "--seed", optarg, 0, INT64_MAX, &error); break;
         case OPT_DTYPE: status = dtype_named(&dtype, optarg, &error); break;
         case OPT_MTP: status = m3_cli_number(&modules, "--mtp", optarg, 0, 1000, &error); break;
@@ -89,13 +86,16 @@ int m3_cli_synth(int argc, char **argv)
         m3_cli_reads(&paths, "CONFIG", argv[optind]);
         status = m3_cli_paths_end(&paths);
     }
-    int terminal = isatty(STDERR_FILENO);
+    struct m3_cli_watch watch = { 0 };
+    m3_cli_watch_begin(&watch, logs);
+    const struct m3_progress progress = m3_cli_watched(&watch);
     if (!status)
-        status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, modules, &totals,
-                                terminal ? progress : NULL, &notes, &error);
+        status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, modules, &totals, &progress,
+                                &notes, &error);
+    m3_cli_watch_end(&watch);
     if (!status)
-        printf("%s%s: %" PRId64 " tensor%s, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",
-               terminal ? "\n" : "", m3_printable(argv[optind + 1]).text, totals.tensors,
-               totals.tensors == 1 ? "" : "s", totals.bytes, totals.files, totals.files == 1 ? "" : "s", seed);
+        printf("%s: %" PRId64 " tensor%s, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",
+               m3_printable(argv[optind + 1]).text, totals.tensors, totals.tensors == 1 ? "" : "s", totals.bytes,
+               totals.files, totals.files == 1 ? "" : "s", seed);
     return m3_cli_end(status, &notes, &error);
 }

@@ -194,7 +194,7 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
                        .request = { .end_layer = model->config.layers, .semantics = how->semantics,
                                     .linear = how->linear, .threads = how->threads, .replacement = how->replacement,
                                     .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
-                                    .progress = how->progress, .progress_self = how->progress_self } };
+                                    .progress = how->progress } };
     /* clang-format on */
 
     int status = m3_cache_new(&s.request.cache, model, how->engine->real_bytes, error);

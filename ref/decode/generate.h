@@ -3,6 +3,7 @@
 #ifndef M3_DECODE_GENERATE_H
 #define M3_DECODE_GENERATE_H
 
+#include "base/progress.h"
 #include "decode/sampling.h"
 #include "model/files/case.h"
 #include "model/engine.h"
@@ -30,9 +31,8 @@ struct m3_generation {
     int64_t stops;
     int speculative;                                /* needs a model with MTP modules */
     void (*token)(void *self, const struct m3_token *token);        /* called for each token; or NULL */
-    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);      /* or NULL */
+    struct m3_progress progress;
     void *self;                                     /* of `token` */
-    void *progress_self;
 };
 
 struct m3_generated {

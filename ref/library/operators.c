@@ -42,7 +42,7 @@ static int no_operator(const char *name, struct m3_error *error)
 static int make(const struct m3_library_make *task, struct m3_error *error)
 {
     const struct m3_operator_row *op = NULL;
-    struct m3_make_options options = { .seed = task->seed, .random = task->count, .quiet = 1 };
+    struct m3_make_options options = { .seed = task->seed, .random = task->count };
     struct m3_make_summary summary;
     int status = m3_library_need(task->op, "op", error);
     if (!status) status = m3_library_need(task->cases, "cases", error);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/context.h"
+#include "base/progress.h"
 #include "base/semantics.h"
 #include "base/status.h"
 #include "model/cache.h"
@@ -79,10 +80,7 @@ struct m3_request {
     const struct m3_force *force; /* or NULL */
     const struct m3_sink *sink; /* or NULL */
     const struct m3_resume *resume; /* or NULL */
-    /* Called before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or
-     * NULL. */
-    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
-    void *progress_self;
+    struct m3_progress progress; /* of a "vision layer" or "layer", and at the end of all while their memory is held */
     double *logits; /* [logit_rows,V]: receives the last rows, if the head runs; or NULL */
     int64_t logit_rows;
     void *embedded; /* [T,H] of `real`: receives the input of layer 0; or NULL */

@@ -3,6 +3,7 @@
 #ifndef M3_MODEL_GRADIENT_H
 #define M3_MODEL_GRADIENT_H
 
+#include "base/progress.h"
 #include "model/engine.h"
 #include "train/readings.h"
 
@@ -43,6 +44,7 @@ struct m3_gradient_request {
     struct m3_loss_weights weights;
     struct m3_readings readings;
     const struct m3_gradient_sink *sink;
+    struct m3_progress progress;                /* of the way back; each sequence has that of its forward pass */
 };
 
 /* Is it a reading whose gradient is not implemented? Then M3_USAGE with its name. */

@@ -1,10 +1,12 @@
-/* The line of a long pass: on a terminal `run` tells which layer runs and how long the rest will take, and erases that at
- * the end; in a pipe it tells nothing.
+/* The line of long work: on a terminal a command tells what it does, its share and how long the rest will take, and erases
+ * that at the end; in a pipe it tells nothing, unless a line a minute is asked for.
  *
  * Seen to fail with: the line written to a pipe; the line left at the end; the number of the model's layers for that of
- * those that run. */
+ * those that run; a line for every layer in a log. */
 #define _GNU_SOURCE /* posix_openpt */
 #include "program.h"
+
+#include "cli/cli.h"
 
 #include <fcntl.h>
 #include <regex.h>
@@ -12,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char shown[8000]; /* by a program on a terminal */
+static char shown[64000]; /* by a program on a terminal */
 
 /* Runs the program with standard error on a new terminal. */
 static void run_on_terminal(const char *arguments)
@@ -47,7 +49,7 @@ static int matches(const char *pattern)
     return found;
 }
 
-#define REST "(, [0-9.]+ GB read at [0-9.]+ GB/s)?, [0-9]+:[0-5][0-9]:[0-5][0-9] left *"
+#define REST ", [0-9]+ %(, [0-9.]+ GB read at [0-9.]+ GB/s)?, [0-9]+:[0-5][0-9]:[0-5][0-9] left *"
 
 START_TEST(on_a_terminal)
 {
@@ -58,6 +60,55 @@ START_TEST(on_a_terminal)
     ck_assert(matches("^\rlayer 1 of 2 \rlayer 2 of 2" REST "\r +\r$"));
     run_on_terminal("run golden/tiny/model --case tests/candidates/packed_case.safetensors --layers 0:1");
     ck_assert(matches("^(\rlayer 1 of 1 \r +\r)+$"));
+}
+END_TEST
+
+START_TEST(other_commands)
+{
+    ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/tiny/case.safetensors --dump %s", in_folder("dump")),
+                     0);
+    char words[1000];
+    snprintf(words, sizeof words, "check golden/tiny/model %s --case golden/tiny/case.safetensors --profile bf16",
+             in_folder("dump"));
+    run_on_terminal(words);
+    ck_assert(matches("\rlayer 5 of 5" REST "\rhonest run 1 of 16 +\rhonest run 2 of 16" REST));
+    ck_assert(matches("\rtap 1 of [0-9]+ +\rtap 2 of [0-9]+" REST));
+    ck_assert(matches("\r +\r$"));
+    run_on_terminal("grad golden/tiny/model --case golden/train/case.safetensors");
+    ck_assert(matches("\rbackward layer 1 of 5 +\rbackward layer 2 of 5" REST));
+    ck_assert(matches("\r +\r$"));
+}
+END_TEST
+
+/* What the watch writes to a file in place of standard error, while `told` is so long ago. */
+static void tell(double ago, const char *what, int64_t done, int64_t all)
+{
+    static struct m3_cli_watch watch;
+    const struct m3_progress line = m3_cli_watched(&watch);
+    if (done == 0) m3_cli_watch_begin(&watch, 1);
+    watch.told -= ago;
+    m3_tell(&line, what, done, all);
+    m3_cli_watch_end(&watch);
+}
+
+START_TEST(in_a_log)
+{
+    fflush(stderr);
+    const int terminal = dup(STDERR_FILENO), log = open(in_folder("log"), O_CREAT | O_WRONLY, 0666);
+    ck_assert(terminal >= 0 && log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+    tell(0, "layer", 0, 5);
+    tell(30, "layer", 1, 5);
+    tell(31, "layer", 2, 5);
+    tell(0, "layer", 3, 5);
+    tell(61, "bytes written", 500000000, 2000000000);
+    tell(61, "bytes written", 1000000000, 2000000000);
+    fflush(stderr);
+    ck_assert_int_ge(dup2(terminal, STDERR_FILENO), 0);
+    close(terminal);
+    close(log);
+    snprintf(shown, sizeof shown, "%s", (char *)read_bytes(in_folder("log"), &(size_t){ 0 }));
+    ck_assert(matches("^m3ref: layer 3 of 5" REST "\nm3ref: 0.5 of 2.0 GB written\n"
+                      "m3ref: 1.0 of 2.0 GB written, 50 %, [0-9.]+ GB/s, [0-9]:[0-5][0-9]:[0-5][0-9] left\n$"));
 }
 END_TEST
 
@@ -78,6 +129,8 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(tests, make_folder, remove_folder);
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, on_a_terminal);
+    tcase_add_test(tests, other_commands);
+    tcase_add_test(tests, in_a_log);
     tcase_add_test(tests, in_a_pipe);
     suite_add_tcase(suite, tests);
     return suite;

@@ -360,8 +360,7 @@ static int run_vision(struct bench *m)
     /* clang-format off */
     const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
                                         .end_layer = m->model->config.layers, .threads = (int)m->threads,
-                                        .semantics = &m->model->config.semantics, .progress = watch,
-                                        .progress_self = m };
+                                        .semantics = &m->model->config.semantics, .progress = { watch, m } };
     /* clang-format on */
     return m3_engine_f32()->forward(m->model, &request, m->error);
 }

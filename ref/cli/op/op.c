@@ -97,6 +97,7 @@ static const char help[] =
     "  --junit OUT         write JUnit XML: one test case per output of a case\n"
     "  --html OUT          write the verdict as an HTML page\n"
     "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --progress          with --make and without a terminal: write a line about progress every minute\n"
     "  --help              print this text\n"
     "\n"
     "Exit status: 0 done, or every output passes; 1 an output is wrong, or a set of cases was refused; 2 an output is\n"
@@ -116,7 +117,7 @@ struct arguments {
     const struct m3_engine *engine;
     struct m3_cli_ops ops;
     int64_t threads;
-    int json, all, help;
+    int json, all, progress, help;
     int printed;                /* a child process has printed the error */
 };
 
@@ -149,6 +150,7 @@ enum {
     OPT_CASE,
     OPT_ROWS,
     OPT_ALLOW_LARGE,
+    OPT_PROGRESS,
 };
 
 /* ---- the command line */
@@ -227,6 +229,7 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     case OPT_MODEL: a->from.options.model = optarg; return M3_OK;
     case OPT_CASE: a->from.options.case_path = optarg; return M3_OK;
     case OPT_ROWS: a->from.options.rows = optarg; return M3_OK;
+    case OPT_PROGRESS: a->progress = 1; return M3_OK;
     case OPT_ALLOW_LARGE: a->from.options.allow_large = 1; return M3_OK;
     default: return m3_cli_bad_option(option, argv, "op", error);
     }
@@ -293,6 +296,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "from", required_argument, NULL, OPT_FROM },     { "tap", required_argument, NULL, OPT_TAP },
         { "model", required_argument, NULL, OPT_MODEL },   { "case", required_argument, NULL, OPT_CASE },
         { "rows", required_argument, NULL, OPT_ROWS },     { "allow-large", no_argument, NULL, OPT_ALLOW_LARGE },
+        { "progress", no_argument, NULL, OPT_PROGRESS },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
@@ -347,8 +351,13 @@ static int make(const struct arguments *a, struct m3_error *error)
     struct m3_make_summary summary;
     struct m3_standard out;
     if (a->from.options.dump) return m3_cli_op_from(&a->from, a->op, a->cases, error);
+    struct m3_make_options options = a->make;
+    struct m3_cli_watch watch = { 0 };
+    m3_cli_watch_begin(&watch, a->progress);
+    options.progress = m3_cli_watched(&watch);
     int status = m3_standard_output(&out, a->cases, error);
-    if (!status) status = m3_make_cases(a->op, out.path, &a->make, &summary, error);
+    if (!status) status = m3_make_cases(a->op, out.path, &options, &summary, error);
+    m3_cli_watch_end(&watch);
     if (!status) status = m3_standard_send(&out, error);
     m3_standard_end(&out);
     if (status) return status;

@@ -60,6 +60,7 @@ static void layers(struct m3_backward *b)
 {
     const struct m3_config *c = &b->model->config;
     for (int64_t l = c->layers - 1; !b->f.status && l >= 0; l--) {
+        m3_tell(&b->request->progress, "backward layer", c->layers - 1 - l, c->layers);
         for (int64_t i = 0; !b->f.status && i < b->request->count; i++) {
             struct m3_trace *trace = &b->traces[i];
             m3_backward_take(b, i, b->request->sequences[i].T);

@@ -136,5 +136,5 @@ void m3_pass_copy(struct m3_pass *f, void *to, const void *from)
 void m3_pass_progress(const struct m3_pass *f, const char *part, int64_t layer, int64_t layers)
 {
     const struct m3_request *r = f->request;
-    if (!f->status && r->progress) r->progress(r->progress_self, part, layer, layers);
+    if (!f->status) m3_tell(&r->progress, part, layer, layers);
 }

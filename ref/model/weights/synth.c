@@ -30,7 +30,7 @@ struct synth {
     struct m3_synth_tensor *items;
     int64_t count, capacity, shards;
     uint64_t total, in_shard, done;
-    void (*progress)(uint64_t done, uint64_t all);
+    const struct m3_progress *progress;
     struct m3_error *error;
     void *piece;
 };
@@ -155,7 +155,7 @@ static int write_item(struct synth *s, struct m3_writer *writer, const struct m3
         int status = m3_writer_write(writer, s->piece, (uint64_t)n * m3_dtype_bytes(item->dtype), s->error);
         if (status) return status;
         s->done += (uint64_t)n * m3_dtype_bytes(item->dtype);
-        if (s->progress) s->progress(s->done, s->total);
+        m3_tell(s->progress, "bytes written", (int64_t)s->done, (int64_t)s->total);
     }
     return M3_OK;
 }
@@ -242,7 +242,7 @@ static int write_files(struct synth *s, enum m3_scaling stated)
 }
 
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
-                   int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
+                   int64_t modules, struct m3_synth_totals *totals, const struct m3_progress *progress,
                    struct m3_error *notes, struct m3_error *error)
 {
     struct synth s = { .config_path = config_path, .seed = seed, .dtype = dtype, .progress = progress, .error = error };

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/progress.h"
 #include "base/status.h"
 
 enum m3_synth_dtype {
@@ -24,9 +25,10 @@ struct m3_synth_totals {
 
 /* Writes a model to `folder` (created if missing; otherwise it must be empty): a copy of the config, with a
  * quantization_config for matrices in codes, one weight file or shards with an index, and `modules` modules of
- * multi-token prediction. It streams: memory use does not grow with the model. `progress` may be NULL. */
+ * multi-token prediction. It streams: memory use does not grow with the model. `progress`
+ * is told the bytes. */
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
-                   int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
+                   int64_t modules, struct m3_synth_totals *totals, const struct m3_progress *progress,
                    struct m3_error *notes, struct m3_error *error);
 
 #endif

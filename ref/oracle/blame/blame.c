@@ -394,6 +394,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     if (!status) status = m3_trace_new(&b.trace, setting, error);
     for (int64_t i = 0; !status && i < b.count; i++) {
         struct m3_blame_item *item = &b.items[i];
+        m3_tell(&options->progress, "tap", i, b.count);
         if (item->needed) status = m3_blame_take(&b, item);
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }

@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "base/progress.h"
 #include "base/status.h"
 #include "io/safetensors.h"
 #include "oracle/error/recompute.h"
@@ -88,9 +89,7 @@ struct m3_blame_options {
     const char *taps; /* patterns of the taps to judge, NULL: all; operands are taken from all */
     int force; /* the dump may be of another model or case */
     const char *profile; /* the text that names setting->profile; NULL: nothing is explained */
-    /* Called during the run in double, as in m3_request; or NULL. */
-    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
-    void *progress_self;
+    struct m3_progress progress;
     /* Runs honest implementations that go on from the candidate's layer outputs, and the double engine, for the taps of
      * these names; the caller closes both (judge/rows/rows.h). Called at most once, and only if taps remain that bounds
      * cannot judge or can judge only together with operators before them. NULL: none are run. */

@@ -72,7 +72,7 @@ static int run(struct m3_blaming *b)
                                   .first_layer = s->part.first, .hidden = s->part.hidden,
                                   .end_layer = m3_setting_end(s), .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
-                                  .progress = b->options->progress, .progress_self = b->options->progress_self,
+                                  .progress = b->options->progress,
                                   .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
     /* clang-format on */
     return m3_engine_f64()->forward(s->model, &request, b->error);

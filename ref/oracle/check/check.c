@@ -28,7 +28,7 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
     const struct m3_envelope_plan truth = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
         .threads = s->ctx->threads, .row_runs = rows_of_truth(plan), .seed = 1, .command = "m3ref check",
-        .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
+        .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden, .progress = plan->progress,
     };
     /* clang-format on */
     int fits = 0;
@@ -119,10 +119,12 @@ static void say_part(struct m3_check *check, const struct m3_check_plan *plan)
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
              struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_compare_options how = { .profile = plan->setting->profile, .profile_text = plan->profile };
-    const struct m3_blame_options options = {
-        .profile = plan->profile, .names_mistakes = 1, .progress = plan->progress, .progress_self = plan->progress_self
-    };
+    struct m3_compare_options how = { .profile = plan->setting->profile,
+                                      .profile_text = plan->profile,
+                                      .progress = plan->progress };
+    const struct m3_blame_options options = { .profile = plan->profile,
+                                              .names_mistakes = 1,
+                                              .progress = plan->progress };
     struct m3_error compared = { 0 };
     char *taps = NULL;
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };

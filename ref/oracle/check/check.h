@@ -3,6 +3,7 @@
 #ifndef M3_ORACLE_CHECK_CHECK_H
 #define M3_ORACLE_CHECK_CHECK_H
 
+#include "base/progress.h"
 #include "oracle/blame/blame.h"
 #include "oracle/batch/split.h"
 #include "oracle/check/truth.h"
@@ -14,8 +15,7 @@ struct m3_check_plan {
     const char *truth;                  /* where the truth is kept; NULL: nowhere */
     const struct m3_safetensors *kept;  /* one that was kept; NULL: none */
     int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
-    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
-    void *progress_self;
+    struct m3_progress progress;
 };
 
 struct m3_check {

@@ -38,9 +38,7 @@ static int try_reading(int *explains, const struct m3_check *check, const struct
                        const struct m3_check_plan *plan, const struct m3_safetensors *candidate, struct m3_error *error)
 {
     struct m3_setting setting = *plan->setting;
-    const struct m3_blame_options options = {
-        .profile = plan->profile, .force = 1, .progress = plan->progress, .progress_self = plan->progress_self
-    };
+    const struct m3_blame_options options = { .profile = plan->profile, .force = 1, .progress = plan->progress };
     struct m3_blame blame;
     setting.semantics = semantics;
     const int status = m3_blame_honest(&blame, &setting, candidate, &options, plan->row_runs, error);

@@ -131,9 +131,7 @@ static int try_anchor(int *explains, const struct m3_check *check, const struct 
                       const struct m3_batch *batch, const struct m3_parts *parts, const struct m3_semantics *semantics,
                       struct m3_error *error)
 {
-    const struct m3_blame_options options = {
-        .profile = plan->profile, .force = 1, .progress = plan->progress, .progress_self = plan->progress_self
-    };
+    const struct m3_blame_options options = { .profile = plan->profile, .force = 1, .progress = plan->progress };
     struct m3_blame all, *each = calloc((size_t)parts->count, sizeof *each);
     int status = each ? M3_OK : m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *each);
     for (int64_t b = 0; !status && b < parts->count; b++) {

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "base/progress.h"
 #include "model/files/case.h"
 #include "model/model.h"
 #include "model/taps.h"
@@ -22,8 +23,7 @@ struct m3_explain_how {
     int64_t layer;
     int64_t row;
     const char *channel;        /* "5", or an index for each dimension after the row, "2,5"; NULL: the largest */
-    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
-    void *progress_self;
+    struct m3_progress progress;
 };
 
 /* An operator as it is printed. The lines are those of the comment above its plain function. */

@@ -109,7 +109,6 @@ static int run(struct m3_explaining *e)
     struct m3_request request = request_from(e, 0);
     request.sink = &sink;
     request.progress = e->how->progress;
-    request.progress_self = e->how->progress_self;
     return m3_engine_f32()->forward(e->how->model, &request, e->error);
 }
 

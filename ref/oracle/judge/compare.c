@@ -177,13 +177,26 @@ static int is_admitted(const struct m3_stage *stage)
     return stage->verdict == M3_VERDICT_NOT_JUDGED && stage->elements > 0;
 }
 
-static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t count, struct m3_error *error)
+/* The bytes of the reference, of which so many have been compared. */
+static int64_t bytes_of(const struct m3_matched *taps, int64_t count)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) bytes += (int64_t)taps[i].want->bytes;
+    return bytes;
+}
+
+static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t count,
+                     const struct m3_progress *progress, struct m3_error *error)
 {
     struct m3_comparison *result = all->result;
+    const int64_t bytes = bytes_of(taps, count);
+    int64_t done = 0;
     result->stages = calloc((size_t)count, sizeof *result->stages);
     if (result->stages == NULL) return m3_fail_memory(error, "stages", (size_t)count * sizeof *result->stages);
     for (int64_t i = 0; i < count; i++) {
         taps[i].taint = result->taint;
+        m3_tell(progress, "bytes compared", done, bytes);
+        done += (int64_t)taps[i].want->bytes;
         int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
@@ -253,7 +266,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
         status = m3_companions_load(&companions, reference, options->companions, error);
         if (status == M3_OK) status = m3_operator_check_new(&all.check, companions, options->profile, candidate, error);
     }
-    if (status == M3_OK) status = judge_all(&all, taps, count, error);
+    if (status == M3_OK) status = judge_all(&all, taps, count, &options->progress, error);
     m3_operator_check_free(all.check);
     m3_companions_free(companions);
     return status;

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "base/progress.h"
 #include "base/status.h"
 #include "io/safetensors.h"
 #include "oracle/error/tiers.h"
@@ -146,6 +147,7 @@ struct m3_compare_options {
     const struct m3_safetensors *companions; /* of the reference, in their own file; NULL: in the reference, if any */
     const struct m3_envelope *envelope; /* of the profile, for the reference's model and case; NULL: no ranks */
     const struct m3_decision_sink *decisions; /* receives every decision (report/ledger.h); NULL: none */
+    struct m3_progress progress;
 };
 
 /* Returns 0 if taps were compared; the verdict is in result->status. M3_NOT_COMPARABLE: nothing matched, or another

@@ -174,6 +174,7 @@ int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *ref
     if (status == M3_OK && !options->force) status = check_losses(reference, candidate, error);
     const int64_t both = status == M3_OK ? list(found, result, reference, candidate, options->taps) : 0;
     for (int64_t i = 0; status == M3_OK && i < both; i++) {
+        m3_tell(&options->progress, "gradient", i, both);
         status = judge(&result->stages[i], &found[i], error);
         if (status == M3_OK) count(result, &result->stages[i]);
     }

@@ -24,6 +24,7 @@ struct making {
     unsigned char *are_of;      /* [mistakes] of this operator */
     unsigned char *caught;      /* [mistakes] by any case; then whether it has an effect in any */
     int64_t count;
+    int64_t written, to_write;  /* bytes */
     struct m3_evaluation before; /* the right results of the case before */
     struct m3_profile *profile; /* fp32, by which results are judged */
     struct m3_ctx ctx;
@@ -301,10 +302,14 @@ static int write_operand(struct making *m, struct m3_writer *writer, const struc
         for (int64_t at = 0; at < n; at += PIECE)
             m3_planned_piece(pieces + (size_t)at * size, x, first + at, m3_min(PIECE, n - at));
         status = m3_writer_write(writer, pieces, (uint64_t)n * size, m->error);
+        m->written += n * (int64_t)size;
+        m3_tell(&m->options->progress, "bytes written", m->written, m->to_write);
     }
     free(pieces);
     return status;
 }
+
+static int is_written_in_pieces(const struct m3_planned_operand *x) { return !x->is_drawn && !x->owned; }
 
 static int write_file(struct making *m, const char *path)
 {
@@ -312,6 +317,10 @@ static int write_file(struct making *m, const char *path)
     int status = m3_writer_new(&writer, path, m->error);
     if (!status) status = declare(m, writer);
     if (!status) status = m3_writer_begin(writer, m->error);
+    for (int64_t i = 0; i < m->count; i++)
+        for (int k = 0; k < m->cases[i].count; k++)
+            if (is_written_in_pieces(&m->cases[i].operands[k]))
+                m->to_write += (int64_t)m->cases[i].operands[k].tensor.bytes;
     for (int64_t i = 0; !status && i < m->count; i++)
         for (int k = 0; !status && k < m->cases[i].count; k++)
             if (!m->cases[i].operands[k].is_drawn) status = write_operand(m, writer, &m->cases[i].operands[k]);

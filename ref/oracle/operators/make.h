@@ -2,6 +2,7 @@
 #ifndef M3_ORACLE_OPERATORS_MAKE_H
 #define M3_ORACLE_OPERATORS_MAKE_H
 
+#include "base/progress.h"
 #include "base/weight.h"
 #include "oracle/operators/operators.h"
 
@@ -15,7 +16,7 @@ struct m3_make_options {
     enum m3_dtype dtype;        /* of real operands: F32, BF16 or F16 */
     uint64_t seed;
     int64_t random;             /* number of random cases */
-    int quiet;                  /* no progress */
+    struct m3_progress progress;        /* of writing */
     const struct m3_plan *plans; /* [plan_count] in place of m3_plans; NULL: those */
     int plan_count;
 };

@@ -139,7 +139,7 @@ static int try_all(struct m3_causes *best, struct m3_server *r, const struct m3_
             (m3_mistake_missing(mistake, s->model, s->semantics, s->the_case) ||
              m3_cause_permitted(mistake, r->is_fine) || (mistake->reading && is_known_reading(mistake->reading))))
             continue;
-        if (plan->progress) plan->progress(plan->progress_self, "cause", i + 1, READINGS + m3_mistake_count());
+        m3_tell(&plan->progress, "cause", i, READINGS + m3_mistake_count());
         r->tried++;
         status = run_cause(&told, w->question, plan, mistake, mistake ? NULL : readings[i], error);
         if (told.logprobs && !status) status = m3_cause_try(best, &cause, w, &told, r->is_fine, error);

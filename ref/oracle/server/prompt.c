@@ -200,7 +200,7 @@ static int search(int32_t *ids, int32_t *best, const int64_t *positions, const i
         double most = -INFINITY;
         for (int64_t draw = 0; draw < plan->draws && !status; draw++) {
             struct m3_prompt_figures found;
-            if (plan->progress) plan->progress(plan->progress_self, part * plan->draws + draw + 1, parts * plan->draws);
+            m3_tell(&plan->progress, "draw", part * plan->draws + draw, parts * plan->draws);
             draw_part(ids + first, n, plan, allowed, allowed_count, part, draw);
             status = measure(&found, plan, ids, positions, first + n, error);
             if (status || worth_of(&found, first + n) <= most) continue;

@@ -3,6 +3,7 @@
 #ifndef M3_ORACLE_SERVER_PROMPT_H
 #define M3_ORACLE_SERVER_PROMPT_H
 
+#include "base/progress.h"
 #include "model/model.h"
 
 /* What the reference does with a list of tokens. */
@@ -21,8 +22,7 @@ struct m3_prompt_plan {
     int64_t draws; /* candidates for each part of the list */
     int threads;
     const unsigned char *left_out; /* [V] 1: the token is not drawn */
-    void (*progress)(void *self, int64_t run, int64_t runs); /* or NULL */
-    void *progress_self;
+    struct m3_progress progress;
 };
 
 /* A margin below this share of the largest score is narrow: rounding to BF16 may turn the choice. */

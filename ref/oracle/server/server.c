@@ -192,7 +192,7 @@ static int run_truth(struct checking *c, struct m3_error *error)
 {
     const struct m3_setting *s = c->plan->setting;
     struct m3_request request = request_of(s);
-    if (c->plan->progress) c->plan->progress(c->plan->progress_self, "run", 0, c->weighing.run_count);
+    m3_tell(&c->plan->progress, "run", 0, c->weighing.run_count + 1);
     int status = m3_told_new(&c->weighing.truth, &c->question, 1, error);
     if (!status)
         status = m3_ask(&c->weighing.truth, &c->question, m3_engine_f64(), s->model, &request, M3_SOFTMAX_F64, error);
@@ -210,7 +210,7 @@ static int run_honest(struct checking *c, struct m3_error *error)
     int status = m3_honest_new(&honest, s->model, s->semantics, s->profile, NULL, s->the_case->T, error);
     for (int64_t i = 0; i < w->run_count && !status; i++) {
         struct m3_request request = request_of(s);
-        if (c->plan->progress) c->plan->progress(c->plan->progress_self, "run", i + 1, w->run_count);
+        m3_tell(&c->plan->progress, "run", i + 1, w->run_count + 1);
         m3_honest_draw(honest, c->plan->seed, i);
         m3_honest_request(honest, &request);
         status = m3_told_new(&w->runs[i], &c->question, 0, error);

@@ -3,6 +3,7 @@
 #ifndef M3_ORACLE_SERVER_SERVER_H
 #define M3_ORACLE_SERVER_SERVER_H
 
+#include "base/progress.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/verdict.h"
 #include "oracle/server/answer.h"
@@ -25,8 +26,7 @@ struct m3_server_plan {
     int processed;                      /* log-probabilities are of logits / temperature */
     int no_causes;                      /* known mistakes and readings are not tried */
     struct m3_server_sampling sampling;
-    void (*progress)(void *self, const char *part, int64_t run, int64_t runs);  /* or NULL */
-    void *progress_self;
+    struct m3_progress progress;
 };
 
 /* One judged position: the token at `place` of the sequence. */

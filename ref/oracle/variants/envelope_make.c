@@ -117,6 +117,7 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
         status = m3_dump_open(&dump, &sink, file.path, patterns, plan->model, m3_engine_f64(), plan->c, &request,
                               plan->command, error);
     request.sink = &sink;
+    request.progress = plan->progress;
     if (!status) {
         status = m3_dump_begin(dump, error);
         if (!status) status = m3_follow_forward(m3_engine_f64(), plan->model, &request, plan->follow, error);
@@ -252,7 +253,7 @@ static int all_runs(struct making *m, struct m3_error *error)
     if (plan->runs == 0) return M3_OK;
     int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);
     for (int64_t run = 0; run < plan->runs && !status; run++) {
-        if (plan->progress) plan->progress(plan->progress_self, run + 1, plan->runs);
+        m3_tell(&plan->progress, "honest run", run, plan->runs);
         status = one_run(m, run, error);
     }
     return status;
@@ -264,7 +265,6 @@ int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, stru
     struct m3_writer *writer;
     int status = m3_writer_new(&writer, path, error);
     if (status) return status;
-    if (plan->progress) plan->progress(plan->progress_self, 0, plan->runs);
     status = make_truth(&m, path, error);
     if (!status) status = check_taps(&m, error);
     if (!status) status = all_runs(&m, error);

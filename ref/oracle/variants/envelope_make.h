@@ -3,6 +3,7 @@
 #ifndef M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
 #define M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
 
+#include "base/progress.h"
 #include "model/files/case.h"
 #include "model/engine.h"
 #include "model/taps.h"
@@ -26,8 +27,7 @@ struct m3_envelope_plan {
     uint64_t seed; /* the same seed gives the same bytes, whatever the number of threads */
     const char *taps; /* patterns; NULL: all */
     const char *command; /* for the file's metadata */
-    void (*progress)(void *self, int64_t run, int64_t runs); /* before each; run 0: the reference. Or NULL */
-    void *progress_self;
+    struct m3_progress progress;
 };
 
 /* Writes `path`; meanwhile the truth's taps are in a temporary file in the same folder. M3_BAD_INPUT: a profile from

@@ -201,7 +201,7 @@ int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error)
     int status = write_sizes(rows, error);
     for (int64_t run = 0; run < rows->runs && !status; run++) {
         struct m3_request request = m3_envelope_request(plan);
-        if (plan->progress) plan->progress(plan->progress_self, run + 1, rows->runs);
+        m3_tell(&plan->progress, "honest run", run, rows->runs);
         m3_honest_draw(rows->honest, plan->seed, run);
         m3_honest_request(rows->honest, &request);
         request.sink = &sink;
