@@ -7,13 +7,14 @@
 /* `what` is counted: "layer", "honest run"; part `done` of `all`, from 0, begins. Or it is in bytes, "bytes written", and
  * so many are done. */
 struct m3_progress {
-    void (*tell)(void *self, const char *what, int64_t done, int64_t all); /* NULL: nobody does */
+    void (*tell)(void *self, const char *what, int64_t done, int64_t all); /* NULL: nobody wants to */
     void *self;
 };
 
+/* progress NULL is fine. */
 static inline void m3_tell(const struct m3_progress *progress, const char *what, int64_t done, int64_t all)
 {
-    if (progress->tell) progress->tell(progress->self, what, done, all);
+    if (progress && progress->tell) progress->tell(progress->self, what, done, all);
 }
 
 #endif
