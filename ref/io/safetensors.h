@@ -45,6 +45,8 @@ const char *m3_safetensors_next_key(const struct m3_safetensors *file, const cha
 /* The header as stored, for hashing: 8 length bytes, then the JSON text. */
 const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *bytes);
 
+/* The seal that the file states (m3_writer_seal); NULL: none. */
+const char *m3_safetensors_seal(const struct m3_safetensors *file);
 /* M3_BAD_INPUT unless the file has a seal (m3_writer_seal) and holds the header and the data that were sealed. Reads the
  * whole file. */
 int m3_safetensors_check_seal(const struct m3_safetensors *file, struct m3_error *error);

@@ -66,3 +66,11 @@ void m3_semantics_read(struct m3_semantics *semantics, const char *json)
     json_object_foreach(object, name, value) read_field(semantics, name, value);
     json_decref(object);
 }
+
+int m3_semantics_are_same(const char *a, const char *b)
+{
+    struct m3_semantics x, y;
+    m3_semantics_read(&x, a);
+    m3_semantics_read(&y, b);
+    return memcmp(&x, &y, sizeof x) == 0;
+}

@@ -15,5 +15,7 @@ char *m3_semantics_json(const struct m3_semantics *semantics);
 /* Reads a reading from such JSON; fields that it does not contain keep their released value. Unreadable JSON, or NULL,
  * means the released reading. */
 void m3_semantics_read(struct m3_semantics *semantics, const char *json);
+/* Are they the same reading, as read so? */
+int m3_semantics_are_same(const char *a, const char *b);
 
 #endif

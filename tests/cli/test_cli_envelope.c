@@ -231,8 +231,9 @@ START_TEST(ranks)
 }
 END_TEST
 
-/* Goal:  an envelope of another model, case or profile is refused before anything is compared; so is what is none.
- * Seen to fail with the reference's hashes not handed on. */
+/* Goal:  an envelope of another model, case, reading or profile is refused before anything is compared; so is what is none,
+ * and one that has changed.
+ * Seen to fail with the reference's hashes not handed on; with the seal and the reading not compared. */
 START_TEST(others)
 {
     const struct {
@@ -243,17 +244,25 @@ START_TEST(others)
         { "golden/mtp/model --case golden/mtp/case.safetensors", "fp32", 65, "model_sha256: got " },
         { "golden/tiny/model --case golden/tiny/positions_case.safetensors", "fp32", 65, "case_sha256: got " },
         { TINY, "bf16", 65, "profile: got bf16, expected fp32" },
+        { TINY "--set selection=shared", "fp32", 65, "semantics: got {\"selection\":\"shared\"}, expected {}" },
         { TINY, "fp32", 0, "" },
     };
     ck_assert_int_eq(m3ref("run " TINY "--precision f64 --dump %s", in_folder("truth")), 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         ck_assert_int_eq(m3ref("envelope %s --profile %s --runs 1 --taps logits --out %s", cases[i].made_of,
                                cases[i].profile, in_folder("envelope")),
                          0);
         ck_assert_int_eq(compare("truth", "--taps logits"), cases[i].status);
-        ck_assert(has("err", cases[i].says) && (i == 3 || has("err", in_folder("envelope"))));
-        if (i == 3) ck_assert(has("out", "no tap is ranked among 1 legitimate fp32 implementation"));
+        ck_assert(has("err", cases[i].says) && (i == 4 || has("err", in_folder("envelope"))));
+        if (i == 4) ck_assert(has("out", "no tap is ranked among 1 legitimate fp32 implementation"));
     }
+    size_t size;
+    unsigned char *bytes = read_bytes(in_folder("envelope"), &size);
+    bytes[size - 1] ^= 1;
+    write_bytes(in_folder("envelope"), bytes, size);
+    free(bytes);
+    ck_assert_int_eq(compare("truth", "--taps logits"), 65);
+    ck_assert(has("err", "the file has changed"));
     ck_assert_int_eq(
         m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"), in_folder("truth")),
         65);

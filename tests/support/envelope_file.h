@@ -4,6 +4,7 @@
 
 #include "files.h"
 
+#include "base/version.h"
 #include "io/safetensors.h"
 #include "oracle/judge/rows/envelope.h"
 
@@ -21,11 +22,12 @@ static inline void write_envelope(const char *path, const struct envelope_string
     const char *const all[][2] = { { "format", strings->format },      { "format_version", "1" },
                                    { "profile", strings->profile },    { "profile_sha256", strings->hash },
                                    { "model_sha256", strings->model }, { "case_sha256", strings->c },
-                                   { "choices", strings->choices } };
+                                   { "choices", strings->choices },    { "arithmetic", M3_ARITHMETIC } };
     int status = m3_writer_new(&writer, path, &error);
     for (size_t i = 0; i < sizeof all / sizeof *all && !status; i++)
         if (all[i][1]) status = m3_writer_metadata(writer, all[i][0], all[i][1], &error);
     for (int i = 0; i < count && !status; i++) status = m3_writer_tensor(writer, taps[i], M3_F64, 1, &runs, &error);
+    if (!status) status = m3_writer_seal(writer, &error);
     if (!status) status = m3_writer_begin(writer, &error);
     for (int i = 0; i < count && !status; i++)
         status = m3_writer_write(writer, values + i * runs, (uint64_t)runs * sizeof *values, &error);

@@ -50,6 +50,11 @@ static int add_tensor(struct m3_sha256 *seal, const struct m3_safetensors *file,
     return M3_OK;
 }
 
+const char *m3_safetensors_seal(const struct m3_safetensors *file)
+{
+    return m3_safetensors_metadata(file, M3_SEAL_KEY);
+}
+
 int m3_safetensors_check_seal(const struct m3_safetensors *file, struct m3_error *error)
 {
     uint64_t bytes;

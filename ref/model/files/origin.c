@@ -14,7 +14,8 @@ struct m3_origin m3_origin_of_file(const struct m3_safetensors *file)
     return (struct m3_origin){ .model_sha256 = m3_safetensors_metadata(file, keys[0]),
                                .case_sha256 = m3_safetensors_metadata(file, keys[1]),
                                .config_sha256 = m3_safetensors_metadata(file, config_key),
-                               .weights_sha256 = m3_safetensors_metadata(file, weights_key) };
+                               .weights_sha256 = m3_safetensors_metadata(file, weights_key),
+                               .semantics = m3_safetensors_metadata(file, keys[2]) };
 }
 
 int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, const struct m3_case *the_case,

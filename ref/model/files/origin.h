@@ -13,6 +13,7 @@ struct m3_origin {
     const char *config_sha256; /* NULL: not known. It counts where a model_sha256 is not known: files are absent */
     char hash[65], config[65]; /* what model_sha256 and config_sha256 point to if they were computed */
     const char *weights_sha256; /* NULL: not known, */
+    const char *semantics; /* JSON, as a file states it; NULL: not known */
     struct m3_checkpoint *weights; /* or it is made of these when a file states one; NULL: no weights */
 };
 

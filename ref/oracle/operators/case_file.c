@@ -6,7 +6,19 @@
 #include <string.h>
 
 #include "base/generator.h"
+#include "base/version.h"
 #include "io/json.h"
+#include "model/files/origin.h"
+
+/* A file of another arithmetic draws other operands; one that has changed is refused. Cases that others made state neither.
+ */
+static int check_identity(const struct m3_safetensors *file, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (m3_safetensors_metadata(file, "arithmetic"))
+        status = m3_origin_require(file, "arithmetic", M3_ARITHMETIC, error);
+    return !status && m3_safetensors_seal(file) ? m3_safetensors_check_seal(file, error) : status;
+}
 
 int m3_case_file_open(struct m3_case_file *cases, const struct m3_operator_row *op, const struct m3_safetensors *file,
                       struct m3_error *error)
@@ -19,6 +31,8 @@ int m3_case_file_open(struct m3_case_file *cases, const struct m3_operator_row *
     if (!own || (op && own != op))
         return m3_fail(error, M3_BAD_INPUT, "%s: got cases of operator %s, expected %s", path, name ? name : "none",
                        op ? op->name : "one of op --list");
+    const int status = check_identity(file, error);
+    if (status) return status;
     cases->cases = m3_json_of_text(text);
     if (!json_is_array(cases->cases) || json_array_size(cases->cases) == 0) {
         m3_case_file_close(cases);

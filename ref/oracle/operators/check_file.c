@@ -210,6 +210,15 @@ static int name_mistake(struct checking *c, int threads)
     return M3_OK;
 }
 
+/* Results that say of which cases they are, are of no others. */
+static int check_cases(const struct m3_case_file *cases, const struct m3_safetensors *results, struct m3_error *error)
+{
+    const char *got = m3_safetensors_metadata(results, "cases_sha256"), *want = m3_safetensors_seal(cases->file);
+    if (!got || !want || strcmp(got, want) == 0) return M3_OK;
+    return m3_fail(error, M3_NOT_COMPARABLE, "%s: cases_sha256: got %s, expected %s, as %s has it",
+                   m3_safetensors_path(results), got, want, m3_safetensors_path(cases->file));
+}
+
 int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases, const struct m3_safetensors *results,
                   const char *const *faults, const struct m3_profile *profile, int threads, struct m3_error *error)
 {
@@ -229,7 +238,8 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
     check->results = calloc(2 * room, sizeof *check->results);
     if (!check->comparison.stages || !check->names || !check->results)
         return m3_fail_memory(error, "stages", room * sizeof *check->comparison.stages);
-    int status = judge_cases(&c);
+    int status = check_cases(cases, results, error);
+    if (!status) status = judge_cases(&c);
     if (!status) settle(&c);
     if (!status && check->comparison.verdict == M3_VERDICT_FAIL) status = name_mistake(&c, threads);
     return status;

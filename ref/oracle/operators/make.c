@@ -281,7 +281,9 @@ static int declare(struct making *m, struct m3_writer *writer)
     if (!status) status = m3_writer_metadata(writer, "format_version", "1", m->error);
     if (!status) status = m3_writer_metadata(writer, "producer", M3_PRODUCER, m->error);
     if (!status) status = m3_writer_metadata(writer, "operator", m->op->name, m->error);
+    if (!status) status = m3_writer_metadata(writer, "arithmetic", M3_ARITHMETIC, m->error);
     if (!status) status = m3_writer_metadata(writer, "cases", text, m->error);
+    if (!status) status = m3_writer_seal(writer, m->error);
     free(text);
     json_decref(list);
     return status;

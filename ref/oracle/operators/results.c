@@ -96,6 +96,8 @@ int m3_write_results(const struct m3_case_file *cases, const char *path, const s
     if (!status) status = m3_writer_metadata(w.writer, "producer", M3_PRODUCER, error);
     if (!status) status = m3_writer_metadata(w.writer, "operator", cases->op->name, error);
     if (!status) status = m3_writer_metadata(w.writer, "precision", engine->precision, error);
+    const char *of = m3_safetensors_seal(cases->file);
+    if (!status && of) status = m3_writer_metadata(w.writer, "cases_sha256", of, error);
     if (!status) status = m3_writer_begin(w.writer, error);
     if (!status) status = for_all(&w, write_case);
     if (!status) status = m3_writer_commit(w.writer, error);

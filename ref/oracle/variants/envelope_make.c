@@ -213,6 +213,7 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         if (strings[i][1]) status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
+    if (!status) status = m3_writer_seal(writer, error);
     free(semantics);
     free(choices);
     return status;

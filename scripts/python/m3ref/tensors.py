@@ -139,6 +139,8 @@ def pieces(tensors, metadata):
     arrays = {name: np.ascontiguousarray(a).reshape(a.shape) if not isinstance(a, Stored) else
               Stored(np.ascontiguousarray(a.bits()).reshape(a.shape), a.format)
               for name, a in ((name, to_array(value)) for name, value in tensors.items())}
+    # The seal is that of a file that was read: this is another.
+    metadata = {key: text for key, text in (metadata or {}).items() if key != "seal_sha256"}
     header, at = ({"__metadata__": metadata} if metadata else {}), 0
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
     for name in order:

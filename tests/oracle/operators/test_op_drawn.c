@@ -2,6 +2,7 @@
  * the same weights as stored tensors, whose values are drawn here by the formula of SPEC 3.6. And sets of cases that
  * the results of the case before would pass. */
 #include "op_cases.h"
+#include "same_tensors.h"
 
 #include "model/engine.h"
 #include "oracle/operators/drawn/file.h"
@@ -116,16 +117,6 @@ static void write_stored(const char *from, const char *to, const unsigned char c
     op_close(&set);
 }
 
-static void same_files(const char *a, const char *b)
-{
-    size_t n, m;
-    unsigned char *x = read_bytes(a, &n), *y = read_bytes(b, &m);
-    ck_assert_int_eq(n, m);
-    ck_assert(memcmp(x, y, n) == 0);
-    free(x);
-    free(y);
-}
-
 /* Marks the experts that the judged rows of the last case chose. Returns one of the first row. */
 static int64_t chosen_by(unsigned char chosen[EXPERTS], const char *cases, const char *results)
 {
@@ -153,10 +144,10 @@ START_TEST(drawn_as_stored)
     const int64_t expert = chosen_by(chosen, cases, others);
     write_stored(cases, stored, chosen, -1);
     op_run(op, stored, results, m3_engine_f64());
-    same_files(results, others);
+    same_tensors(results, others);
     op_run(op, stored, results, m3_engine_f32());
     op_run(op, cases, others, m3_engine_f32());
-    same_files(results, others);
+    same_tensors(results, others);
     ck_assert_int_eq(op_check(op, cases, results, "fp32").status, 0);
     ck_assert_int_eq(op_check(op, cases, results, "bf16").status, 0);
     write_stored(cases, stored, chosen, expert);

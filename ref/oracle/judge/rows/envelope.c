@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "base/version.h"
+#include "model/semantics.h"
 #include "oracle/judge/rows/rows.h"
 
 const char m3_envelope_format[] = "m3ref-envelope";
@@ -64,20 +66,32 @@ static int read_choices(struct m3_envelope *envelope, struct m3_error *error)
     return M3_OK;
 }
 
+static int check_reading(const struct m3_safetensors *file, const char *expected, struct m3_error *error)
+{
+    const char *got = m3_safetensors_metadata(file, "semantics");
+    if (m3_semantics_are_same(got, expected)) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: semantics: got %s, expected %s", m3_safetensors_path(file),
+                   got ? got : "none", expected);
+}
+
 static int check_labels(const struct m3_safetensors *file, const struct m3_origin *origin,
                         const struct m3_profile *profile, struct m3_error *error)
 {
     const char *const labels[][2] = {
         { "format", m3_envelope_format },
         { "format_version", "1" },
+        { "arithmetic", M3_ARITHMETIC },
         { "model_sha256", origin != NULL ? origin->model_sha256 : NULL },
         { "case_sha256", origin != NULL ? origin->case_sha256 : NULL },
+        { "config_sha256", origin != NULL ? origin->config_sha256 : NULL },
         { "profile", m3_profile_name(profile) },
         { "profile_sha256", m3_profile_sha256(profile) },
     };
     int status = M3_OK;
     for (size_t i = 0; !status && i < sizeof labels / sizeof *labels; i++)
         if (labels[i][1] != NULL) status = m3_origin_require(file, labels[i][0], labels[i][1], error);
+    if (!status) status = m3_safetensors_check_seal(file, error);
+    if (!status && origin != NULL && origin->semantics != NULL) status = check_reading(file, origin->semantics, error);
     if (!status && origin != NULL) status = m3_origin_check_weights(file, origin, M3_BAD_INPUT, error);
     return status;
 }

@@ -282,6 +282,7 @@ static int declare(struct cutting *c, struct m3_writer *writer, struct m3_from_d
     if (!status) status = m3_writer_metadata(writer, "producer", M3_PRODUCER, c->error);
     if (!status) status = m3_writer_metadata(writer, "operator", c->run.op->name, c->error);
     if (!status) status = m3_writer_metadata(writer, "cases", text, c->error);
+    if (!status) status = m3_writer_seal(writer, c->error);
     free(text);
     return status;
 }
