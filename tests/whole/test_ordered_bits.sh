@@ -1,7 +1,8 @@
 #!/bin/sh
 # Float dumps and gradients with ordered sums have the recorded bits, tap by tap and parameter by parameter, on every
 # machine, compiler and number of threads. The hashes in tests/whole/ordered_*.sha256 were recorded when every tap agreed
-# with its golden (tests/model/forward/test_forward.c), and every gradient with its (tests/train/test_grad.sh).
+# with its golden (tests/model/forward/test_forward.c), and every gradient with its (tests/train/test_grad.sh). Of the models,
+# cases and readings of ordered.tsv one hash is kept, of that list.
 # Seen to fail with -ffp-contract=fast -mfma; with the rows of a key summed from the last to the first.
 build=${BUILD:-build}
 folder=$(mktemp -d) || exit 1
@@ -36,9 +37,23 @@ for threads in 1 3; do
     check grad_double golden/mtp/model golden/train/all_case.safetensors $threads lm,mtp,aux,kl f64
 done
 
+# What differs is found by `ordered_bits` of this program beside that of the last one.
+tail -n +2 tests/whole/ordered.tsv >"$folder/rows"
+while read -r recorded name model case reading; do
+    # shellcheck disable=SC2086
+    "$build/tests/ordered_bits" "$folder/dump" 2 "$model" "$case" $reading >"$folder/all"
+    got=$(grep -v '\.experts\.bias$' "$folder/all" | sort -k 2 | sha256sum | cut -d ' ' -f 1)
+    if [ "$got" = "$recorded" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "ordered $name: other bits than recorded"
+    fi
+done <"$folder/rows"
+
 # Other records belong to another number of the arithmetic, so that what an earlier program kept is made again.
 number=$(sed -n 's/^#define M3_ARITHMETIC "\([0-9]*\)"$/\1/p' ref/base/version.h)
-recorded=$(cat tests/whole/ordered_*.sha256 | sha256sum | cut -d ' ' -f 1)
+recorded=$(cat tests/whole/ordered_*.sha256 tests/whole/ordered.tsv | sha256sum | cut -d ' ' -f 1)
 if [ "$number $recorded" = "$(cat tests/whole/arithmetic)" ]; then
     passed=$((passed + 1))
 else
