@@ -67,7 +67,7 @@ MPI ?= $(if $(shell $(MPICC) --showme:version 2>/dev/null),1,0)
 
 .PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench bench-torch bench-readme
 .PHONY: asan bits aarch64-bits install clean
-.PHONY: bench-large kills answer-power compile-commands documents engines format format-check index power kill-matrix
+.PHONY: outputs bench-large kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED) $(if $(filter-out 0,$(MPI)),$(BUILD)/libm3ref_mpi.so)
 
 # Several ranks: a library of its own, which the program opens only under mpirun.
@@ -119,6 +119,8 @@ help:
 	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
 	@echo 'make kill-matrix   for each case of an operator and each golden: the known mistakes that it catches, and the'
 	@echo '                   formulas, branches, clamps, tie rules and edges of SPEC.md that it covers; into golden/op'
+	@echo 'make outputs KEEP=FOLDER [AGAINST=FOLDER]  keeps what 380 commands print and write; compares it with that of'
+	@echo '                   another program, before a change of structure and after it'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
@@ -246,6 +248,10 @@ $(eval $(call engine,f32))
 $(eval $(call engine,f64))
 
 # ---- cases of single operators
+
+# What the program prints and writes, before a change of structure and after it.
+outputs: all
+	python3 scripts/checks/outputs.py $(PROGRAM) $(KEEP) $(AGAINST:%=--against %)
 
 kill-matrix: $(PROGRAM) $(PYTHON)/ready
 	python3 scripts/kill_matrix.py $(PROGRAM) golden/op

@@ -37,7 +37,9 @@ mkdir -p "$in/frames" "$in/ranks"
     $m3ref op experts_backward --make "$in/back.cases" --cases 1
     $m3ref op experts_backward --run "$in/back.cases" "$in/back.results"
     $m3ref op rms_norm --make "$in/wrong.cases" --cases 1 --seed 2
+    # They do not say of which cases they are, and so are wrong ones, not those of others.
     $m3ref op rms_norm --run "$in/wrong.cases" "$in/wrong.results"
+    LC_ALL=C sed -i s/cases_sha256/other_sha256/ "$in/wrong.results"
 
     # Files of two ranks; a model with the words of its ids; cases that say how to draw an operand.
     $run --ids $ids --taps "layers.*.out,layers.*.attn,final_norm,logits" --dump "$in/ranks/0.safetensors"
