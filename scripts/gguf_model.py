@@ -9,9 +9,13 @@ to the norms of M3, so config.json says `use_gemma_norm` false. A GGUF file hold
 alpha and limit of the activation: these are the constants of llama.cpp's graph, 1.702 and 7.
 
 Of a model in several files (-00001-of-0000N.gguf) give the first. OUT must not exist; it appears when it is complete.
-Exit status: 0 done; 64 wrong usage; 65 bad file; 66 missing file; 69 the package gguf is missing; 74 I/O error.
+Exit status: 0 done; 64 wrong usage; 65 bad file; 66 missing file; 69 the package gguf is missing; 70 out of memory;
+74 I/O error.
 """
 
+import contextlib
+import fcntl
+import glob
 import json
 import os
 import re
@@ -20,7 +24,7 @@ import sys
 
 import numpy as np
 
-USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, IO_ERROR = 64, 65, 66, 69, 74
+USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, INTERNAL, IO_ERROR = 64, 65, 66, 69, 70, 74
 SHARD_BYTES = 5_000_000_000
 PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 EXPANDED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
@@ -80,6 +84,8 @@ class Source:
         try:
             reader = self.gguf.GGUFReader(path)
         except Exception as error:      # the reader trusts the sizes in the file: any exception may follow
+            if getattr(error, "errno", None):
+                raise Refused(f"{path}: {error.strerror}", IO_ERROR) from None
             raise Refused(f"{path}: not a readable GGUF file: {type(error).__name__}: {str(error)[:200]}") from None
         size = os.path.getsize(path)
         for tensor in reader.tensors:
@@ -278,6 +284,24 @@ def write_shard(gguf, path, pieces):
         os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def locked(folder):
+    """Holds a folder, so that others see that its process has not ended. BlockingIOError: another holds it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def sweep(out):
+    """Removes what processes that were killed have left."""
+    for part in glob.glob(f"{glob.escape(out)}.*.part"):
+        with contextlib.suppress(OSError), locked(part):
+            shutil.rmtree(part)
+
+
 def convert(gguf, path, out):
     """Returns the number of tensors and their bytes."""
     source = Source(gguf, path)
@@ -286,25 +310,32 @@ def convert(gguf, path, out):
         raise Refused(f"{path}: general.architecture: got {arch}, expected {' or '.join(CONFIGS)}")
     layers = count_of(source, f"{arch}.block_count", 1024)
     config, pieces = CONFIGS[arch](source, arch, layers), pieces_of(source, arch, layers)
-    shards, part = shards_of(pieces), out.rstrip("/") + ".part"
+    shards, out = shards_of(pieces), out.rstrip("/")
+    part, places, total = f"{out}.{os.getpid()}.part", {}, sum(piece.bytes for piece in pieces)
+    sweep(out)
     os.mkdir(part)
     try:
-        places = {}
-        for number, shard in enumerate(shards, 1):
-            name = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-            write_shard(gguf, os.path.join(part, name), shard)
-            places |= {piece.name: name for piece in shard}
-        total = sum(piece.bytes for piece in pieces)
-        if len(shards) > 1:
-            with open(os.path.join(part, "model.safetensors.index.json"), "w") as file:
-                json.dump({"metadata": {"total_size": total}, "weight_map": places}, file, indent=1)
-        with open(os.path.join(part, "config.json"), "w") as file:
-            json.dump(config, file, indent=2)
-        os.rename(part, out)
+        with locked(part):
+            for number, shard in enumerate(shards, 1):
+                name = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+                write_shard(gguf, os.path.join(part, name), shard)
+                places |= {piece.name: name for piece in shard}
+            if len(shards) > 1:
+                with open(os.path.join(part, "model.safetensors.index.json"), "w") as file:
+                    json.dump({"metadata": {"total_size": total}, "weight_map": places}, file, indent=1)
+            with open(os.path.join(part, "config.json"), "w") as file:
+                json.dump(config, file, indent=2)
+            os.rename(part, out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return len(pieces), total
+
+
+def fail(text, status):
+    """Prints the text with ? for what steers a terminal, and for what is no text."""
+    print("gguf_model.py: " + "".join(one if one.isprintable() else "?" for one in text), file=sys.stderr)
+    return status
 
 
 def main(arguments):
@@ -312,26 +343,29 @@ def main(arguments):
         print(__doc__.strip())
         return 0
     if len(arguments) != 2 or arguments[0].startswith("-"):
-        print("gguf_model.py: expected MODEL.gguf and OUT; --help says more", file=sys.stderr)
-        return USAGE
+        return fail("expected MODEL.gguf and OUT; --help says more", USAGE)
     path, out = arguments
     try:
         import gguf
     except ImportError:
-        print("gguf_model.py: the package gguf is missing: pip install gguf==0.19.0", file=sys.stderr)
-        return UNAVAILABLE
+        return fail("the package gguf is missing: pip install gguf==0.19.0", UNAVAILABLE)
     if os.path.lexists(out):
-        print(f"gguf_model.py: {out}: got a name that exists, expected a new folder", file=sys.stderr)
-        return USAGE
+        return fail(f"{out}: got a name that exists, expected a new folder", USAGE)
     try:
         tensors, total = convert(gguf, path, out)
     except Refused as reason:
-        print(f"gguf_model.py: {reason}", file=sys.stderr)
-        return reason.status
+        return fail(str(reason), reason.status)
     except OSError as error:
-        print(f"gguf_model.py: {error}", file=sys.stderr)
-        return IO_ERROR
-    print(f"{out}: {tensors} tensors, {total} bytes")
+        return fail(f"{out}: {error.strerror}", IO_ERROR)
+    except MemoryError:
+        return fail("out of memory", INTERNAL)
+    except KeyboardInterrupt:
+        return 130
+    line = "".join(one if one.isprintable() else "?" for one in f"{out}: {tensors} tensors, {total} bytes")
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        return fail(f"standard output: {error.strerror}", IO_ERROR)
     return 0
 
 

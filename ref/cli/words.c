@@ -73,7 +73,7 @@ static int read_back(char **text, size_t *length, int fd, struct m3_error *error
 static int explain(int ended, char *said, const char *name, struct m3_error *error)
 {
     static const char the_chat[] = "m3ref: the chat: ";
-    static const int own[] = { M3_USAGE, M3_BAD_INPUT, M3_ABSENT, M3_UNAVAILABLE, M3_IO };
+    static const int own[] = { M3_USAGE, M3_BAD_INPUT, M3_ABSENT, M3_UNAVAILABLE, M3_INTERNAL, M3_IO };
     if (!WIFEXITED(ended)) return m3_fail(error, M3_UNAVAILABLE, "%s: was ended by signal %d", python, WTERMSIG(ended));
     for (size_t n = strlen(said); n > 0 && said[n - 1] == '\n'; n--) said[n - 1] = '\0';
     const char *last = strrchr(said, '\n') ? strrchr(said, '\n') + 1 : said;

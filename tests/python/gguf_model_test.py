@@ -325,6 +325,27 @@ def test_out_that_exists(tmp_path, good):
     assert done.returncode == 64 and "expected a new folder" in done.stderr
 
 
+def test_left_overs(tmp_path, good):
+    """What a process that was killed has left goes with the next. Seen to fail with the folder taken for a new one."""
+    for name in ("out.1.part", "out.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+    assert convert(good[0], tmp_path / "out").returncode == 0
+    assert sorted(name for name in os.listdir(tmp_path) if name.startswith("out")) == ["out", "out.part"]
+
+
+def test_errors_of_the_system(tmp_path, good):
+    refused(tmp_path, tmp_path, 74, f"{tmp_path}: Is a directory")
+    done = convert(good[0], tmp_path / "none" / "out")
+    assert done.returncode == 74 and done.stderr == f"gguf_model.py: {tmp_path}/none/out: No such file or directory\n"
+    done = convert(tmp_path / os.fsdecode(b"\xff\033[31m"), tmp_path / "out")
+    assert done.returncode == 66 and done.stderr == f"gguf_model.py: {tmp_path}/??[31m: no such file\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "gguf_model.py"), good[0], tmp_path / "out"],
+                              stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 74 and done.stderr == "gguf_model.py: standard output: No space left on device\n"
+
+
 def test_parts(tmp_path, good):
     """A missing part of several is named."""
     os.rename(good[0], tmp_path / "m-00001-of-00002.gguf")

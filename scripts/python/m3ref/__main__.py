@@ -2,37 +2,33 @@
 import os
 import sys
 
-from ._library import program
+from ._library import Error, program
+from .tensors import load, save
+from .text import Refused, printable, standard_output
 
 
 def convert(words):
-    from .tensors import load, save
+    """Converts a file, or raises Refused."""
     if len(words) != 2:
         print("usage: python -m m3ref convert IN OUT\nIN: .npz, .pt or safetensors; OUT: safetensors, .gz packs it",
               file=sys.stderr)
         return 64
     source, target = words
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(source, target):
-        print(f"m3ref: {target}: got the input as output, expected another file", file=sys.stderr)
-        return 64
+        raise Refused(64, f"{target}: got the input as output, expected another file")
     if not target.endswith((".safetensors", ".safetensors.gz")):
-        print(f"m3ref: {target}: expected a name that ends in .safetensors or .safetensors.gz", file=sys.stderr)
-        return 64
+        raise Refused(64, f"{target}: expected a name that ends in .safetensors or .safetensors.gz")
     try:
         tensors = load(source)
         if not tensors:
             raise ValueError(f"{source}: holds no tensor")
-        save(target, tensors)
-    except FileNotFoundError as why:
-        print(f"m3ref: {why.filename}: {why.strerror}", file=sys.stderr)
-        return 66
-    except (ValueError, TypeError) as why:
-        print(f"m3ref: {why}", file=sys.stderr)
-        return 65
     except OSError as why:
-        print(f"m3ref: {why}", file=sys.stderr)
-        return 74
-    print(f"{target}: {len(tensors)} tensors")
+        raise Refused(66 if isinstance(why, FileNotFoundError) else 74, f"{source}: {why.strerror}") from why
+    try:
+        save(target, tensors)
+    except OSError as why:
+        raise Refused(74, f"{target}: {why.strerror}") from why
+    standard_output(f"{printable(target)}: {len(tensors)} tensors\n".encode())
     return 0
 
 
@@ -44,11 +40,29 @@ def environment():
     return {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
 
 
-def main():
-    if sys.argv[1:2] == ["convert"]:
-        return convert(sys.argv[2:])
+def run(words):
+    if words[:1] == ["convert"]:
+        return convert(words[1:])
     path = program()
-    os.execve(path, [path, *sys.argv[1:]], environment())
+    try:
+        os.execve(path, [path, *words], environment())
+    except OSError as why:
+        raise Refused(69, f"{path}: {why.strerror}") from why
+
+
+def main():
+    try:
+        return run(sys.argv[1:])
+    except (Error, Refused) as why:
+        text, status = str(why), why.status
+    except (ValueError, TypeError) as why:
+        text, status = str(why), 65
+    except MemoryError:
+        text, status = "out of memory", 70
+    except KeyboardInterrupt:
+        return 130
+    print(f"m3ref: {printable(text)}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ class CaseSet:
                 while piece := source.read(1 << 24):
                     yield piece
 
-        write_whole(path, open, pieces())
+        write_whole(path, pieces())
 
     def __call__(self, function):
         """The decorator: a test function with an argument `case`. It returns results, which are judged under the

@@ -1,5 +1,9 @@
 """Arrays, and safetensors files of them, on a disk or in memory."""
+import contextlib
+import fcntl
+import glob
 import gzip
+import io
 import json
 import mmap
 import os
@@ -155,24 +159,38 @@ def pieces(tensors, metadata):
             yield memoryview(bits_of(arrays[name]).reshape(-1)).cast("B")
 
 
-def write_whole(path, open, pieces):
+def sweep(path):
+    """Removes what processes that were killed have left of this file: nobody locks it."""
+    for part in glob.glob(f"{glob.escape(path)}.*.part"):
+        with contextlib.suppress(OSError), open(part, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(part)
+
+
+def write_whole(path, pieces, packed=False):
     """Writes a file completely or not at all: under another name, which is then replaced."""
     path = os.fspath(path)
+    sweep(path)
     part = f"{path}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        os.replace(part, path)
+            with contextlib.suppress(OSError):      # not every disk has locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with gzip.GzipFile("", "wb", fileobj=file) if packed else contextlib.nullcontext(file) as to:
+                for piece in pieces:
+                    to.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, path)
     finally:
-        if os.path.exists(part):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
 
 
 def save(path, tensors, metadata=None):
     """Writes arrays to a safetensors file; `.gz` packs it. Metadata: that of a Dump, or given."""
     metadata = getattr(tensors, "metadata", {}) if metadata is None else metadata
-    write_whole(path, gzip.open if os.fspath(path).endswith(".gz") else open, pieces(tensors, metadata))
+    write_whole(path, pieces(tensors, metadata), os.fspath(path).endswith(".gz"))
 
 
 def parse(data, name):
@@ -191,7 +209,7 @@ def parse(data, name):
                 raise ValueError(f"{key}: got {end - begin} bytes, expected {count * dtype.itemsize} in the file")
             bits = np.frombuffer(data, dtype, count, 8 + length + begin) if count else np.empty(0, dtype)
             dump[key] = stored(bits.reshape(entry["shape"]), entry["dtype"])
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as why:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error) as why:
         raise ValueError(f"{name}: not a safetensors file: {why}") from None
     dump.metadata = metadata
     return dump
@@ -199,12 +217,12 @@ def parse(data, name):
 
 def load_npz(path):
     """The arrays of np.savez; objects are refused."""
+    with open(path, "rb") as file:
+        data = io.BytesIO(file.read())          # zipfile takes an error of the disk for a file of another kind
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(data, allow_pickle=False) as archive:
             return Dump({name: np.array(archive[name]) for name in archive.files})
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as why:
-        if isinstance(why, FileNotFoundError):
-            raise
         raise ValueError(f"{path}: not an .npz file of arrays: {why}") from None
 
 
@@ -231,9 +249,9 @@ def load_pt(path):
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         tensors = flat(saved, "tensor" if is_torch(saved) else "", {})
-    except FileNotFoundError:
-        raise
     except Exception as why:                    # torch raises many kinds
+        if getattr(why, "errno", None):
+            raise
         reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
         raise ValueError(f"{path}: not a .pt file of tensors: {reason}") from None
     return Dump(tensors)
@@ -247,8 +265,11 @@ def load(path):
     if path.endswith((".pt", ".pth", ".bin")):
         return load_pt(path)
     if path.endswith(".gz"):
-        with gzip.open(path, "rb") as file:
-            return parse(file.read(), path)
+        try:
+            with gzip.open(path, "rb") as file:
+                return parse(file.read(), path)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as why:
+            raise ValueError(f"{path}: not a gzip file: {why}") from None
     with open(path, "rb") as file:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

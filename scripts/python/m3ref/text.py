@@ -17,7 +17,7 @@ import signal
 import sys
 
 NEEDED = "pip install tokenizers==0.23.3 jinja2==3.1.6"
-USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, IO = 64, 65, 66, 69, 74
+USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, INTERNAL, IO = 64, 65, 66, 69, 70, 74
 ROOM = 10 ** 8      # bytes of a file, and of standard input
 # What standard input holds, and the status if it is bad. The program puts the name of its file for "the chat".
 GIVEN = {"encode": ("the prompt", USAGE), "chat": ("the chat", BAD_INPUT), "decode": ("ids", USAGE)}
@@ -32,12 +32,18 @@ class Refused(Exception):
 def library(name):
     try:
         return importlib.import_module(name)
-    except ImportError as why:
-        raise Refused(UNAVAILABLE, f"{name}: cannot be imported ({why}), expected it: {NEEDED}") from why
+    except Exception as why:            # its modules may be missing, damaged or not readable
+        status = IO if isinstance(why, OSError) else UNAVAILABLE
+        raise Refused(status, f"{name}: cannot be imported ({one_line(why)}), expected it: {NEEDED}") from why
 
 
 def one_line(why):
     return " ".join(str(why).split()) or type(why).__name__
+
+
+def printable(text):
+    """As the program prints names: with ? for what steers a terminal, and for what is no text."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def read(path):
@@ -134,6 +140,7 @@ def render(model, conversation):
     """The text of a conversation. The template is code of others: it runs in Jinja's sandbox, without files."""
     jinja2 = library("jinja2")
     sandbox = library("jinja2.sandbox")
+    library("jinja2.ext")
     path, template, special = open_template(model)
 
     def raise_exception(message):
@@ -196,13 +203,26 @@ def ids_of(text):
 
 def standard_input(task):
     name, status = GIVEN[task]
-    data = sys.stdin.buffer.read(ROOM + 1)
+    try:
+        with open(0, "rb", closefd=False) as file:
+            data = file.read(ROOM + 1)
+    except OSError as why:
+        raise Refused(IO, f"standard input: {why.strerror}") from why
     if len(data) > ROOM:
         raise Refused(status, f"{name}: got more than {ROOM} bytes, expected at most these")
     try:
         return data.decode()
     except UnicodeDecodeError as why:
         raise Refused(status, f"{name}: got bytes that are not UTF-8 at {why.start}, expected UTF-8") from why
+
+
+def standard_output(data):
+    """Without a buffer, which Python would try to write again at its end."""
+    try:
+        while data:
+            data = data[os.write(1, data):]
+    except OSError as why:
+        raise Refused(IO, f"standard output: {why.strerror}") from why
 
 
 def run(words):
@@ -215,8 +235,7 @@ def run(words):
     else:
         ids = encode(model, text) if task == "encode" else chat(model, conversation_of(text))
         answer = ",".join(map(str, ids))
-    sys.stdout.buffer.write(answer.encode() + b"\n")
-    sys.stdout.buffer.flush()
+    standard_output(answer.encode() + b"\n")
 
 
 def end_with_parent():
@@ -231,14 +250,15 @@ def end_with_parent():
 
 def main():
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         run(sys.argv[1:])
     except Refused as why:
-        print(f"m3ref: {why}", file=sys.stderr)
+        print(f"m3ref: {printable(str(why))}", file=sys.stderr)
         return why.status
-    except OSError as why:
-        print(f"m3ref: standard output: {why.strerror}", file=sys.stderr)
-        return IO
+    except MemoryError:
+        print("m3ref: out of memory", file=sys.stderr)
+        return INTERNAL
     return 0
 
 

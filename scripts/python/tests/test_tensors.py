@@ -1,5 +1,8 @@
 """Files of arrays, and types that NumPy does not have."""
+import fcntl
+import gzip
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -54,6 +57,28 @@ def test_files_that_are_none(tmp_path):
             m3ref.load(path)
     with pytest.raises(TypeError, match="complex"):
         m3ref.save(path, {"a": np.zeros(2, complex)})
+
+
+# Seen to fail with sizes over 64 bits, lists that are nested too deep, and files of gzip that end early.
+def test_mutations(tmp_path):
+    m3ref.save(tmp_path / "good", example())
+    good, draw = (tmp_path / "good").read_bytes(), random.Random(1)
+    end = 8 + struct.unpack("<Q", good[:8])[0]
+    edges = [b"9" * 30, b"-1", b"[" * 3000, b"null", b'"', b"}", bytes(8), b"\xff" * 4]
+    for i in range(400):
+        data = bytearray(good)
+        for _ in range(draw.choice([1, 1, 3])):
+            at, piece = draw.randrange(end), draw.choice(edges + [draw.randbytes(1)] * 3)
+            data[at : at + draw.choice([0, len(piece)])] = piece
+        if i % 2 and (grown := len(data) - len(good)) >= 0:
+            data[:8] = struct.pack("<Q", end - 8 + grown)
+        packed = gzip.compress(bytes(data))
+        for path, content in ((tmp_path / "bad", data), (tmp_path / "bad.gz", packed[: draw.randrange(len(packed))])):
+            path.write_bytes(content)
+            try:
+                m3ref.load(path)
+            except ValueError as why:
+                assert str(path) in str(why)
 
 
 def test_npz(tmp_path):
@@ -114,12 +139,28 @@ def test_convert(tmp_path):
     assert np.array_equal(m3ref.load(tmp_path / "t.safetensors")["a"], [0, 1, 2])
     (tmp_path / "bad.npz").write_bytes(b"PK\3\4")
     np.savez(tmp_path / "empty.npz")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress((tmp_path / "t.safetensors").read_bytes())[:-9])
     for source, target, status in (("bad.npz", "o.safetensors", 65), ("empty.npz", "o.safetensors", 65),
                                    ("none.npz", "o.safetensors", 66), ("t.npz", "o.txt", 64),
+                                   ("cut.gz", "o.safetensors", 65), ("t.npz", "none/o.safetensors", 74),
                                    ("t.safetensors", "t.safetensors", 64)):
         done = converted(tmp_path / source, tmp_path / target)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
         assert not (tmp_path / "o.safetensors").exists() and not (tmp_path / "o.txt").exists()
+        assert "part" not in done.stderr
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "m3ref", "convert", tmp_path / "t.npz", tmp_path / "o.safetensors"],
+                              stdout=full, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    assert (done.returncode, done.stderr) == (74, b"m3ref: standard output: No space left on device\n")
+
+
+# What a process that was killed has left goes at the next write; what another is writing stays.
+def test_left_overs(tmp_path):
+    (tmp_path / "t.1.part").write_bytes(b"")
+    with open(tmp_path / "t.2.part", "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        m3ref.save(tmp_path / "t", example())
+    assert sorted(os.listdir(tmp_path)) == ["t", "t.2.part"]
 
 
 # Seen to fail with a Stored that allows ufuncs: 2 x BF16 1 was 2 x 16256.

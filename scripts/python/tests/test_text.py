@@ -131,6 +131,31 @@ def test_lone_surrogates(model):
     assert module("chat", model, given="[]")[0] == 65
 
 
+# Seen to fail with standard input that is called standard output, and with traces.
+def test_standard_streams():
+    for given, wanted in ((f"{sys.executable} -m m3ref.text encode {TINY} <&-", "standard input: Bad file descriptor"),
+                          (f"echo a | {sys.executable} -m m3ref.text encode {TINY} >&-", "standard output: Bad file descriptor"),
+                          (f"echo a | {sys.executable} -m m3ref.text encode {TINY} >/dev/full",
+                           "standard output: No space left on device")):
+        path = str(pathlib.Path(m3ref.__file__).parent.parent)
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join([path, *filter(None, sys.path)]))
+        done = subprocess.run(given, shell=True, capture_output=True, env=env, text=True)
+        assert (done.returncode, done.stderr) == (74, f"m3ref: {wanted}\n")
+
+
+def test_names_are_printable(tmp_path):
+    odd = tmp_path / os.fsdecode(b"\xff\033[31m")
+    assert module("encode", odd, given="a")[2] == [f"m3ref: {tmp_path}/??[31m/tokenizer.json: got no such file, expected the "
+                                                   "tokenizer of the model (--ids needs none)"]
+
+
+def test_memory(monkeypatch, capsys):
+    def fail(words):
+        raise MemoryError
+    monkeypatch.setattr(text, "run", fail)
+    assert text.main() == 70 and capsys.readouterr().err == "m3ref: out of memory\n"
+
+
 def test_chat_without_tokens(model):
     (model / "chat_template.jinja").write_text("")
     assert module("chat", model, given="[]") == (65, "", ["m3ref: the chat: got no tokens, expected at least one"])
