@@ -8,6 +8,7 @@ import gzip
 import json
 import pathlib
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -355,6 +356,60 @@ def dumps(little, several):
     return WORK / "candidate_norms.safetensors", WORK / "candidate_sparse.safetensors"
 
 
+def baselines():
+    truth, candidate = (WORK / f"{n}_head.safetensors" for n in ("truth", "candidate"))
+    done = subprocess.run([PROGRAM, "compare", truth, candidate, "--json"], capture_output=True)
+    lines = done.stdout.splitlines(keepends=True)
+    keep("baseline", "all", done.stdout)
+    keep("baseline", "stage", *[next(line for line in lines if b'"stage"' in line)])
+    stage, summary = {"type": "stage", "tap": "logits"}, {"type": "summary"}
+    for name, parts in (
+        ("failed", [dict(stage, verdict="fail", headroom="inf")]),
+        ("choice", [{"type": "selection", "tap": "logits", "verdict": "tie"}]),
+        ("gone", [dict(stage, tap="layers.7.out", verdict="pass", headroom=0.5), dict(stage, verdict="not_judged")]),
+        ("no_verdict", [dict(stage, verdict="good")]),
+        ("no_tap", [{"type": "stage", "verdict": "pass"}]),
+        ("no_type", [{"tap": "logits"}]),
+        ("no_stage", [summary]),
+        ("other_model", [dict(stage, verdict="pass"), dict(summary, model_sha256="0" * 64)]),
+    ):
+        keep("baseline", name, b"".join(json.dumps(part).encode() + b"\n" for part in parts))
+
+
+def states(little):
+    """States of a run that stopped where a file would have been too large: after each layer."""
+    folder, found = WORK / "state", {}
+    words = ["--ids", IDS, "--threads", "1", "--taps", "logits,layers.*.out", "--dump", WORK / "d", "--cache-out", WORK / "c"]
+    for most in range(1200, 3000, 50):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([PROGRAM, "run", little, *words, "--resume", folder], preexec_fn=limit, capture_output=True)
+        if (folder / "0.state.safetensors").exists():
+            state, outputs = ((folder / name).read_bytes() for name in ("0.state.safetensors", "0.outputs"))
+            found[load(state)[1].get("layer", "none")] = state, outputs
+    for layer, (state, outputs) in found.items():
+        keep("resume", "after_" + layer, state, outputs)
+    (tensors, labels), outputs = load(state), outputs + bytes(24)
+    of_run = {key: labels[key] for key in ("layer", "outputs_bytes", "command", "outputs")}
+    for name, more in (
+        ("other_record", {"outputs_bytes": str(len(outputs))}),
+        ("past_the_end", {"outputs_bytes": str(len(outputs) + 1)}),
+        ("no_number", {"outputs_bytes": "x"}),
+        ("in_a_record", {"outputs_bytes": "30"}),
+        ("other_layer", {"layer": "9"}),
+        ("other_name", {"outputs": "1.outputs"}),
+    ):
+        keep("resume", name, pack(tensors, dict(of_run, **more)), outputs)
+    keep("resume", "no_command", pack(tensors, {"layer": "1", "outputs_bytes": "0", "outputs": "0.outputs"}), outputs)
+    keep("resume", "no_hidden", pack({}, of_run), outputs)
+    keep("resume", "short_hidden", pack({"hidden": numbers("F32", [1], [1.0])}, of_run), outputs)
+
+
+def names():
+    for name, text in (("latin", b"caf\xe9"), ("colour", b"\x1b[31m"), ("lines", b"a\nb\xe2\x80\xa8"), ("even", b"\xff<&'\"")):
+        keep("names", name, text)
+
+
 def maps(norms, sparse):
     built_in = pathlib.Path("ref/oracle/map/maps")
     for path in sorted(built_in.glob("*.json")):
@@ -572,6 +627,9 @@ def main():
     pictures()
     several = cases()
     maps(*dumps(little, several))
+    baselines()
+    states(little)
+    names()
     texts()
     vocabularies()
     operators()

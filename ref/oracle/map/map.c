@@ -56,8 +56,10 @@ struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
     }
     const char *text = m3_safetensors_metadata(dump, "config");
     struct m3_config config;
-    if (text && m3_config_parse(&config, text, "config", NULL, NULL) == M3_OK)
+    if (text && m3_config_parse(&config, text, "config", NULL, NULL) == M3_OK) {
         sizes.routed_scaling = config.routed_scaling;
+        m3_config_free(&config);
+    }
     return sizes;
 }
 

@@ -211,8 +211,8 @@ static int print_counts(FILE *out, const int64_t *counts, const char *path, int 
         fprintf(out,
                 "since %s: %" PRId64 " worse, %" PRId64 " missing, %" PRId64 " better, %" PRId64 " new, %" PRId64
                 " with the same verdict\n",
-                path, counts[M3_BASELINE_WORSE], counts[M3_BASELINE_MISSING], counts[M3_BASELINE_BETTER],
-                counts[M3_BASELINE_NEW], counts[M3_BASELINE_NONE]);
+                m3_printable(path).text, counts[M3_BASELINE_WORSE], counts[M3_BASELINE_MISSING],
+                counts[M3_BASELINE_BETTER], counts[M3_BASELINE_NEW], counts[M3_BASELINE_NONE]);
         return M3_OK;
     }
     return m3_json_line(out,
