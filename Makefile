@@ -405,7 +405,7 @@ $(BUILD)/tests/throwing_norm.so: tests/plugins/throwing_norm.cc
 
 # ---- faults: tests/faults/README.md
 
-.PHONY: faults faults-slice fault-server
+.PHONY: faults faults-slice faults-python fault-server
 FAULT_OBJECTS := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/faults/*.c)) $(BUILD)/tests/faults/program.o
 $(BUILD)/tests/faults/%.o: tests/faults/%.c
 	@mkdir -p $(@D)
@@ -414,7 +414,7 @@ $(BUILD)/tests/faults/program.o: $(BUILD)/once/cli/main.o
 	@mkdir -p $(@D)
 	$(OBJCOPY) --redefine-sym main=program_main $< $@
 $(BUILD)/tests/fault_server: $(FAULT_OBJECTS) $(filter-out %/main.o,$(CLI_OBJECTS)) $(LIBRARY)
-	$(CC) -fopenmp -rdynamic $(LDFLAGS) -Wl,--wrap=m3_cli_bench_rate,--wrap=m3_seconds -o $@ $^ $(LDLIBS) -lgcc_s
+	$(CC) -fopenmp -rdynamic $(LDFLAGS) -Wl,--wrap=m3_cli_bench_rate,--wrap=m3_seconds,--wrap=posix_spawnp -o $@ $^ $(LDLIBS) -lgcc_s
 fault-server: $(PROGRAM) $(BUILD)/tests/fault_server $(BUILD)/tests/plain_table.so
 
 # FAULTS=run,compare: only these commands.
@@ -422,11 +422,18 @@ FAULTS ?=
 faults: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/faults SANITIZE='-fsanitize=address -fno-omit-frame-pointer' fault-server
 	@tests/faults/run.sh $(BUILD)/faults $(FAULTS)
+	@[ -n '$(FAULTS)' ] || $(MAKE) -s faults-python
 
 # A tenth of the commands, without the sanitizer.
 faults-slice: setup
 	@$(MAKE) -s -j$$(nproc) fault-server
 	@tests/faults/run.sh $(BUILD) '[a-z]*' $(SLICE)
+	@$(MAKE) -s faults-python SLICE=$(SLICE)
+
+# What is written in Python.
+faults-python: $(PYTHON)/ready
+	@$(MAKE) -s -j$$(nproc) all
+	@$(PYTHON)/bin/python tests/faults/python.py $(PROGRAM) $(SLICE)
 
 # ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu replaces the device
 
@@ -579,9 +586,9 @@ coverage: setup
 
 # Commands that write are killed at random moments: COUNT of them. What they leave is looked at.
 COUNT ?= 1000
-kills: setup
+kills: setup $(PYTHON)/ready
 	@$(MAKE) -s -j$$(nproc) all
-	@python3 tests/faults/kills.py $(PROGRAM) $(COUNT)
+	@$(PYTHON)/bin/python tests/faults/kills.py $(PROGRAM) $(COUNT)
 
 aarch64-bits:
 	@scripts/checks/aarch64.sh $(BUILD)/aarch64

@@ -1,6 +1,6 @@
 /* System calls that fail: a filter of the kernel (seccomp) turns each into a signal, whose handler carries it out or
- * fails it. So calls inside libc, such as those of stdio, fail as well as the program's own. Those of the sanitizer
- * pass: the filter knows its code by address, and the handler's own calls too. */
+ * fails it. So calls inside libc, such as those of stdio, fail as well as the program's own, which libc makes. All other
+ * calls pass: those of the handler, of the sanitizer, and of a program that is started, whose libc lies elsewhere. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -14,14 +14,15 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 long fault_kernel(long call, long a, long b, long c, long d, long e, long f);
-extern const char fault_kernel_end[];
 __asm__(".text\n"
         ".globl fault_kernel\n"
         ".type fault_kernel, @function\n"
@@ -35,8 +36,6 @@ __asm__(".text\n"
         "    mov 8(%rsp), %r9\n"
         "    syscall\n"
         "    ret\n"
-        ".globl fault_kernel_end\n"
-        "fault_kernel_end:\n"
         ".size fault_kernel, . - fault_kernel\n");
 
 /* Errors that the call may really have, besides success. EINTR only where a program has to go on after it. */
@@ -121,51 +120,58 @@ static void on_call(int signal_number, siginfo_t *info, void *context)
     errno = saved;
 }
 
+/* The code of libc and of its loader. */
 struct range {
     uintptr_t from, to;
 };
+enum { RANGES = 2, LINES_OF_RANGE = 5, FILTER = 64 + CALLS };
 
-static int find_sanitizer(struct dl_phdr_info *info, size_t size, void *self)
+static int find_code(struct dl_phdr_info *info, size_t size, void *self)
 {
+    static const char *const names[RANGES] = { "/libc.so", "/ld-linux" };
     (void)size;
-    struct range *code = self;
-    if (!strstr(info->dlpi_name, "libasan")) return 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type != PT_LOAD || !(info->dlpi_phdr[i].p_flags & PF_X)) continue;
-        code->from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-        code->to = code->from + info->dlpi_phdr[i].p_memsz;
+    for (int n = 0; n < RANGES; n++) {
+        if (!strstr(info->dlpi_name, names[n])) continue;
+        for (int i = 0; i < info->dlpi_phnum; i++) {
+            if (info->dlpi_phdr[i].p_type != PT_LOAD || !(info->dlpi_phdr[i].p_flags & PF_X)) continue;
+            struct range *code = (struct range *)self + n;
+            code->from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+            code->to = code->from + info->dlpi_phdr[i].p_memsz;
+        }
     }
-    return 1;
+    return 0;
 }
 
-enum { FILTER = 64 + CALLS };
 static void add(struct sock_filter *filter, unsigned short *count, struct sock_filter line)
 {
     if (*count < FILTER) filter[(*count)++] = line;
 }
 
-/* Allows the calls whose instruction lies in the range: 32 bits at a time, as the filter computes. */
-static void allow_code(struct sock_filter *filter, unsigned short *count, struct range code)
+/* Allows the calls whose instruction lies in none of the ranges: 32 bits at a time, as the filter computes. */
+static void allow_other_code(struct sock_filter *filter, unsigned short *count, const struct range *code)
 {
-    const unsigned high = (unsigned)(code.from >> 32);
     const unsigned place = offsetof(struct seccomp_data, instruction_pointer);
-    add(filter, count, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place + 4));
-    add(filter, count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, high, 0, 4));
-    add(filter, count, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place));
-    add(filter, count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (unsigned)code.from, 0, 2));
-    add(filter, count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, (unsigned)code.to, 1, 0));
+    for (int n = 0; n < RANGES; n++) {
+        const unsigned char rest = (unsigned char)(LINES_OF_RANGE * (RANGES - 1 - n) + 1);
+        add(filter, count, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place + 4));
+        add(filter, count,
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(code[n].from >> 32), 0, 3));
+        add(filter, count, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place));
+        add(filter, count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (unsigned)code[n].from, 0, 1));
+        add(filter, count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (unsigned)code[n].to, 0, rest));
+    }
     add(filter, count, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
 }
 
 int fault_trap_calls(void)
 {
     struct sock_filter filter[FILTER];
-    struct range sanitizer = { 0 }, own = { (uintptr_t)fault_kernel, (uintptr_t)fault_kernel_end };
+    struct range code[RANGES] = { 0 };
     unsigned short count = 0;
-    dl_iterate_phdr(find_sanitizer, &sanitizer);
-    if (sanitizer.from >> 32 != sanitizer.to >> 32 || own.from >> 32 != own.to >> 32) return EINVAL;
-    if (sanitizer.from) allow_code(filter, &count, sanitizer);
-    allow_code(filter, &count, own);
+    dl_iterate_phdr(find_code, code);
+    for (int n = 0; n < RANGES; n++)
+        if (!code[n].from || code[n].from >> 32 != code[n].to >> 32) return EINVAL;
+    allow_other_code(filter, &count, code);
     add(filter, &count, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)));
     /* A new thread starts on a stack of its own, which the handler cannot give it: only processes are trapped. */
     add(filter, &count, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4));
@@ -184,4 +190,19 @@ int fault_trap_calls(void)
     struct sock_fprog program = { count, filter };
     if (sigaction(SIGSYS, &action, NULL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 ? 0 : errno;
+}
+
+/* A program that is started has addresses of its own (linked with --wrap). */
+int __real_posix_spawnp(pid_t *child, const char *file, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attributes, char *const words[], char *const environment[]);
+int __wrap_posix_spawnp(pid_t *child, const char *file, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attributes, char *const words[], char *const environment[]);
+int __wrap_posix_spawnp(pid_t *child, const char *file, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attributes, char *const words[], char *const environment[])
+{
+    const int kept = personality(0xffffffff);
+    personality((unsigned long)kept & ~(unsigned long)ADDR_NO_RANDOMIZE);
+    const int failed = __real_posix_spawnp(child, file, actions, attributes, words, environment);
+    personality((unsigned long)kept);
+    return failed;
 }

@@ -359,16 +359,22 @@ static void print_findings(const struct server *s)
     printf("\n");
 }
 
-/* A word of a command, in which {in} and {out} are the folders. */
+/* A word of a command, in which {in} and {out} are the folders, and {odd} is an end of names that is not UTF-8, and steers
+ * a terminal. */
 static char *read_word(const struct server *s, const char *word, const char *in)
 {
-    const char *inside = strstr(word, "{in}"), *outside = strstr(word, "{out}");
-    char *made = NULL;
-    int length;
-    if (inside) length = asprintf(&made, "%.*s%s%s", (int)(inside - word), word, in, inside + 4);
-    else if (outside) length = asprintf(&made, "%.*s%s/out%s", (int)(outside - word), word, s->folder, outside + 5);
-    else length = asprintf(&made, "%s", word);
-    if (length < 0) die(word);
+    char out[600], *made = strdup(word), *at;
+    snprintf(out, sizeof out, "%s/out", s->folder);
+    const char *const all[][2] = { { "{in}", in }, { "{out}", out }, { "{odd}", "\377\033[31m" } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        while (made && (at = strstr(made, all[i][0]))) {
+            char *const old = made;
+            *at = '\0';
+            if (asprintf(&made, "%s%s%s", old, all[i][1], at + strlen(all[i][0])) < 0) die(word);
+            free(old);
+        }
+    }
+    if (!made) die(word);
     return made;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/printable.h"
 #include "base/status.h"
 
 const char *const verdict_names[VERDICTS] = { "good",       "wrong successes", "crashes",       "leaks",
@@ -155,11 +156,12 @@ static int same_file(const struct outcome_file *a, const struct outcome_file *b)
     return strlen(a->bytes) == a->count && strlen(b->bytes) == b->count && same_text(a->bytes, b->bytes);
 }
 
+/* Of any sequence. */
 static int is_state(const char *path)
 {
+    const int is_there = strncmp(path, "state/", 6) == 0 && isdigit((unsigned char)path[6]);
     int is = 0;
-    for (int i = 0; i < OUTCOME_STATES && strncmp(path, "state/", 6) == 0; i++)
-        is |= !strcmp(path + 6, outcome_states[i]);
+    for (int i = 0; i < OUTCOME_STATES && is_there; i++) is |= !strcmp(path + 7, outcome_states[i] + 1);
     return is;
 }
 
@@ -238,6 +240,17 @@ static enum verdict judge_failure(const struct outcome *run, const struct outcom
     return WRONG_MESSAGE;
 }
 
+/* Is it UTF-8 that steers no terminal? */
+static int is_shown(const char *text)
+{
+    size_t bytes = 1;
+    for (const char *at = text; *at && bytes > 0; at += bytes) {
+        const uint32_t character = m3_utf8(at, strlen(at), &bytes);
+        if (character != '\n' && character != '\t' && m3_steers_terminal(character)) return 0;
+    }
+    return bytes > 0;
+}
+
 enum verdict outcome_judge(const struct outcome *run, const struct outcome *good, int call, int error, char *why,
                            size_t room)
 {
@@ -251,6 +264,10 @@ enum verdict outcome_judge(const struct outcome *run, const struct outcome *good
     if (run->leaks) {
         snprintf(why, room, "leak; status %d: %s", status, lines);
         return LEAK;
+    }
+    if (!is_shown(run->out) || !is_shown(lines)) {
+        snprintf(why, room, "status %d: what is printed steers a terminal, or is not UTF-8", status);
+        return WRONG_MESSAGE;
     }
     /* A plug-in that is judged, and that OpenMP's runtime has ended, has failed its case. */
     const int ended_kernel = status == M3_WRONG && strstr(lines, "libgomp: ") && strstr(run->out, "ended the program");

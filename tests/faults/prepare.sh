@@ -50,4 +50,10 @@ mkdir -p "$in/frames" "$in/ranks"
     drawn=$here/../fuzz/corpus/op_check/seed_with_drawn
     tail -c +5 "$drawn" | head -c "$(od -An -tu4 -N4 "$drawn")" >"$in/drawn.cases"
     echo 1,2,3 >"$in/ids"
+    echo '[{"role": "user", "content": "Hello"}]' >"$in/chat.json"
+
+    # The same under names that are not UTF-8: {odd} of commands.txt.
+    for name in model case.safetensors truth other dump ranks ranks.json baseline chat.json; do
+        ln -s "$name" "$in/$name$(printf '\377\033[31m')"
+    done
 } >"$in/log" 2>&1 || { cat "$in/log" >&2; exit 1; }

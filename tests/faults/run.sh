@@ -9,6 +9,7 @@ folder=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}"
 trap 'rm -rf "$folder"' EXIT
 "$here/prepare.sh" "$build/m3ref" "$folder/in" || exit
 # All that ref/cli/start.c would set: the server is not to be started again.
+export PYTHONPATH=scripts/python PYTHONDONTWRITEBYTECODE=1 PATH="$PWD/build/python/bin:$PATH"
 export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=2 FAULTS_KNOWN="$folder/known"
 
 pattern=$(echo "${2:-[a-z]*}" | sed 's/,/|/g')
