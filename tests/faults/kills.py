@@ -8,8 +8,8 @@ folder. A folder of a model is absent, or whole. What --resume has kept may stay
 Usage: kills.py PROGRAM [COUNT [SEED [NAME]]]; the last line is "N passed, N failed". `make kills` runs 1,000.
 Every other kill finds a system that refuses files without a name: a library in front of the C library does that.
 Commands of the Python package, and of several ranks, are left out, with a line, where those are not installed.
-Seen to fail with outputs that are written in place (new_file.c), without the sweep (leftover.c; write_whole of the
-package; the script for GGUF files), and with a state of --resume that is not replaced whole.
+Seen to fail with outputs that are written in place (new_file.c), and without the sweep (leftover.c; write_whole of the
+package).
 """
 import glob
 import gzip
