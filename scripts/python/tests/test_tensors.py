@@ -149,8 +149,9 @@ def test_convert(tmp_path):
         assert not (tmp_path / "o.safetensors").exists() and not (tmp_path / "o.txt").exists()
         assert "part" not in done.stderr
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "m3ref", "convert", tmp_path / "t.npz", tmp_path / "o.safetensors"],
-                              stdout=full, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+        words = [sys.executable, "-m", "m3ref", "convert", tmp_path / "t.npz", tmp_path / "o.safetensors"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert (done.returncode, done.stderr) == (74, b"m3ref: standard output: No space left on device\n")
 
 
