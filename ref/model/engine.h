@@ -127,12 +127,12 @@ struct m3_tap_request {
         *how; /* its ids, positions, seen, pictures, semantics, linear, threads, replacement, force */
     enum m3_step step;
     enum m3_tap tap;
-    int64_t layer;                  /* as in taps.h */
-    const void *in[M3_TAP_INPUTS];  /* `real` or int32_t, in the order of the operator's inputs (ops/ops.h); cos and
+    int64_t layer; /* as in taps.h */
+    const void *in[M3_TAP_INPUTS]; /* `real` or int32_t, in the order of the operator's inputs (ops/ops.h); cos and
                                      * sin may be NULL: then they follow from the positions */
-    int64_t p0, rows;               /* places before row 0, which keys and values have too; rows of the tap */
-    int64_t places;                 /* of the whole call, p0 + rows or more: block scores have as many blocks */
-    void *y, *second;               /* [rows,..]; second: attn_lse, moe.weights, moe.expert_out (or NULL) */
+    int64_t p0, rows; /* places before row 0, which keys and values have too; rows of the tap */
+    int64_t places; /* of the whole call, p0 + rows or more: block scores have as many blocks */
+    void *y, *second; /* [rows,..]; second: attn_lse, moe.weights, moe.expert_out (or NULL) */
 };
 
 struct m3_engine {
