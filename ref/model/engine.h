@@ -60,6 +60,8 @@ struct m3_replacement {
     void *state;                            /* operators find it in m3_ctx.plugin */
 };
 
+struct m3_recorder;
+
 /* What a pass runs over, and how. Zero is the default unless a field says otherwise. */
 struct m3_request {
     const int32_t *ids;                     /* [T] */
@@ -80,6 +82,7 @@ struct m3_request {
     const struct m3_force *force; /* or NULL */
     const struct m3_sink *sink; /* or NULL */
     const struct m3_resume *resume; /* or NULL */
+    struct m3_recorder *recorder; /* notes the stages, which then compute nothing (graph/record.h); or NULL */
     struct m3_progress progress; /* of a "vision layer" or "layer", and at the end of all while their memory is held */
     double *logits; /* [logit_rows,V]: receives the last rows, if the head runs; or NULL */
     int64_t logit_rows;

@@ -12,13 +12,6 @@ static void take_half(const struct m3_pass *f, real *x, const real *joined, int 
         memcpy(x + t * H, joined + (2 * t + half) * H, (size_t)H * sizeof *x);
 }
 
-static void put_half(const struct m3_pass *f, real *joined, const real *x, int half)
-{
-    const int64_t H = f->config->H;
-    for (int64_t t = 0; !f->status && t < f->rows; t++)
-        memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
-}
-
 /* The buffers of a module. */
 struct module {
     real *e, *h;                /* [rows,H] embeddings that are joined, and the norms of a side */
@@ -49,9 +42,9 @@ static void join(struct m3_backward *b, struct module *a, const struct m3_mtp *w
     struct m3_pass *f = &b->f;
     embed(f, prepares(M3_TAP_MTP_EMBED_NORM), a->e, ids);
     rms_norm(f, prepares(M3_TAP_MTP_EMBED_NORM), a->h, a->e, &w->embed_norm);
-    put_half(f, a->joined, a->h, 0);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), a->joined, a->h, 0);
     rms_norm(f, prepares(M3_TAP_MTP_HIDDEN_NORM), a->h, hidden, &w->hidden_norm);
-    put_half(f, a->joined, a->h, 1);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), a->joined, a->h, 1);
     linear(f, prepares(M3_TAP_MTP_EH_PROJ), a->x, a->joined, &w->eh_proj);
 }
 

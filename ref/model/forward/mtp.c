@@ -6,14 +6,6 @@
 #include "model/divided/share.h"
 #include "model/forward/head.h"
 
-/* Writes x [T,H] to one half of every row of joined [T,2H]; half 0 is the embedding's. */
-static void put_half(const struct m3_pass *f, real *joined, const real *x, int half)
-{
-    const int64_t H = f->config->H;
-    for (int64_t t = 0; !f->status && t < f->rows; t++)
-        memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
-}
-
 /* hidden [T,H] := the embeddings that are combined with the rows. */
 static void embed_joined(struct m3_pass *f, real *hidden, const struct m3_mtp_request *r)
 {
@@ -21,7 +13,7 @@ static void embed_joined(struct m3_pass *f, real *hidden, const struct m3_mtp_re
     const int64_t H = f->config->H;
     embed(f, prepares(M3_TAP_MTP_EMBED_NORM), hidden, r->ids);
     if (f->status) return;
-    if (r->embedded) memcpy(hidden, r->embedded, (size_t)(r->embedded_rows * H) * sizeof *hidden);
+    put_rows(f, prepares(M3_TAP_MTP_EMBED_NORM), hidden, r->embedded, r->embedded_rows);
     for (int64_t t = 0; zero_first && t < f->rows; t++)
         if (r->positions[t] == 0) memset(hidden + t * H, 0, (size_t)H * sizeof *hidden);
 }
@@ -31,9 +23,9 @@ static void concat(struct m3_pass *f, struct m3_activations *a, real *joined, co
                    const struct m3_mtp *w)
 {
     rms_norm(f, M3_TAP_MTP_EMBED_NORM, a->normed, a->hidden, &w->embed_norm);
-    put_half(f, joined, a->normed, 0);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), joined, a->normed, 0);
     rms_norm(f, M3_TAP_MTP_HIDDEN_NORM, a->normed, r->hidden, &w->hidden_norm);
-    put_half(f, joined, a->normed, 1);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), joined, a->normed, 1);
     linear(f, M3_TAP_MTP_EH_PROJ, a->hidden, joined, &w->eh_proj);
 }
 
@@ -41,8 +33,8 @@ static void concat(struct m3_pass *f, struct m3_activations *a, real *joined, co
 static void additive(struct m3_pass *f, struct m3_activations *a, real *joined, const struct m3_mtp_request *r,
                      const struct m3_mtp *w)
 {
-    if (!f->status) memset(joined, 0, (size_t)(2 * f->rows * f->config->H) * sizeof *joined);
-    put_half(f, joined, r->hidden, 1);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), joined, NULL, 0);
+    put_half(f, prepares(M3_TAP_MTP_EH_PROJ), joined, r->hidden, 1);
     linear(f, prepares(M3_TAP_MTP_EH_PROJ), a->branch, joined, &w->eh_proj);
     add(f, M3_TAP_MTP_EH_PROJ, a->hidden, a->hidden, a->branch);
 }
@@ -71,7 +63,7 @@ static int shows_module(struct m3_pass *f, int64_t m)
 {
     int shows = 0;
     f->layer = M3_MTP_LAYER + m;
-    for (int tap = 0; tap < M3_TAPS && f->request->sink; tap++) {
+    for (int tap = 0; tap < M3_TAPS && (f->request->sink || f->request->recorder); tap++) {
         enum m3_tap_where where = m3_tap_table[tap].where;
         shows |= where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS && m3_pass_shows(f, tap);
     }

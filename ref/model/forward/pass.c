@@ -7,6 +7,7 @@
 
 #include "base/minmax.h"
 #include "model/divided/share.h"
+#include "model/graph/record.h"
 #include "ops/backward.h"
 #include "ops/operators.h"
 
@@ -56,6 +57,7 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap)
 {
     const struct m3_sink *sink = f->request->sink;
+    if (f->request->recorder) return 1;
     if (f->share) return m3_share_shows(f, tap);
     return sink && sink->wants(sink->self, tap, f->layer);
 }
@@ -121,7 +123,7 @@ void m3_pass_done(struct m3_pass *f, int stage, void *data, int status)
 void m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x)
 {
     const int64_t width = m3_pass_width(f, tap);
-    for (int64_t i = 0; !f->status && i < f->rows * width; i++)
+    for (int64_t i = 0; !f->status && !f->request->recorder && i < f->rows * width; i++)
         if (x[i] != x[i]) {
             f->ctx.failure = (struct m3_failure){ "got nan, expected a number", i / width, -1, -1 };
             f->status = failed(f, M3_WRONG, tap);
@@ -130,7 +132,11 @@ void m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x)
 
 void m3_pass_copy(struct m3_pass *f, void *to, const void *from)
 {
-    if (!f->status && to) memcpy(to, from, (size_t)(f->rows * f->config->H) * sizeof(real));
+    const size_t bytes = (size_t)(f->rows * f->config->H) * sizeof(real);
+    const struct m3_recorded copy = { M3_OP_COPY, .tap = M3_TAPS, .y = to, .bytes = bytes, .in = { from } };
+    if (f->status || !to) return;
+    if (f->request->recorder) f->status = m3_record(f->request->recorder, f->layer, &copy, f->error);
+    else memcpy(to, from, bytes);
 }
 
 void m3_pass_progress(const struct m3_pass *f, const char *part, int64_t layer, int64_t layers)

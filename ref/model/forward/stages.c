@@ -5,9 +5,24 @@
 #include "base/generator.h"
 #include "base/minmax.h"
 #include "model/divided/share.h"
+#include "model/graph/record.h"
 
 /* Has the pass failed, or does this rank have no rows? */
 static int idle(const struct m3_pass *f) { return f->status || f->rows == 0; }
+
+/* While a recorder notes the pass, that is all that a stage does. Parts of what a step without a tap writes are not read. */
+static int recorded(struct m3_pass *f, struct m3_recorded step, int stage)
+{
+    const enum m3_tap tap = m3_pass_tap(stage);
+    const size_t number = m3_tap_table[tap].kind == M3_KIND_REALS ? sizeof(real) : sizeof(int32_t);
+    if (!f->request->recorder) return 0;
+    step.tap = tap;
+    step.is_shown = stage < M3_TAPS;
+    const int64_t width = tap == M3_TAP_INDEX_BLOCK_SCORES ? 1 : m3_pass_width(f, tap); /* of blocks nothing but all */
+    step.bytes = step.is_shown ? (size_t)(f->rows * width) * number : 1;
+    if (!f->status) f->status = m3_record(f->request->recorder, f->layer, &step, f->error);
+    return 1;
+}
 
 /* An operator that needs to know which rows follow each other is called once for each run of rows. Moves a failure from
  * a row of the run to one of this process. */
@@ -17,7 +32,11 @@ static int in_run(struct m3_pass *f, int64_t at, int status)
     return status;
 }
 
-void show(struct m3_pass *f, int tap, void *data) { m3_pass_done(f, tap, data, M3_OK); }
+void show(struct m3_pass *f, int tap, void *data)
+{
+    if (!f->request->recorder) m3_pass_done(f, tap, data, M3_OK);
+    else if (!f->status) f->status = m3_record_shown(f->request->recorder, f->layer, m3_pass_tap(tap), data, f->error);
+}
 
 real *expanded(struct m3_pass *f, const struct m3_weight *w)
 {
@@ -33,6 +52,7 @@ static int64_t count(const struct m3_pass *f, int tap) { return f->rows * m3_pas
 
 void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids)
 {
+    if (recorded(f, (struct m3_recorded){ M3_OP_EMBED, .y = y, .w = { &f->model->embed } }, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, y, f->ops.embed(&f->ctx, y, ids, &f->model->embed, f->rows));
 }
 
@@ -48,12 +68,12 @@ void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *fea
     const int32_t *ids = f->request->ids;
     const int64_t H = f->config->H;
     int status = M3_OK;
-    if (idle(f)) return;
+    if (recorded(f, (struct m3_recorded){ M3_OP_SCATTER, .y = y, .in = { x, features } }, tap) || idle(f)) return;
     for (int64_t at = 0, n; !status && at < f->rows; at += n) {
         n = m3_rows_run(&f->own, at, f->rows);
         const int64_t before = f->share ? count_id(m3_share_all_ids(f), m3_rows_row(&f->own, at), id) : 0;
         const int64_t own = f->share ? m3_min(count_id(ids + at, n, id), M - before) : M;
-        const real *rows = before > 0 ? features + before * H : features;      /* NULL if M is 0 */
+        const real *rows = before > 0 ? features + before * H : features; /* NULL if M is 0 */
         status = f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, rows, (int32_t)id, n, own, H);
     }
     m3_pass_done(f, tap, y, status);
@@ -61,7 +81,8 @@ void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *fea
 
 void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
 {
-    if (idle(f)) return;
+    const struct m3_recorded step = { M3_OP_RMS_NORM, .y = y, .in = { x }, .w = { w } };
+    if (recorded(f, step, tap) || idle(f)) return;
     const real *scale = expanded(f, w), eps = (real)f->config->eps;
     const int64_t n = count(f, tap) / w->cols;
     int status = M3_INTERNAL;
@@ -73,6 +94,7 @@ void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m
 void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
                 const struct m3_weight *bias)
 {
+    if (recorded(f, (struct m3_recorded){ M3_OP_LAYER_NORM, .y = y, .in = { x }, .w = { w, bias } }, tap)) return;
     if (idle(f)) return;
     const real *scale = expanded(f, w), *shift = expanded(f, bias), eps = (real)f->config->vision.eps;
     int status = M3_INTERNAL;
@@ -82,11 +104,13 @@ void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct
 
 void linear(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
 {
+    if (recorded(f, (struct m3_recorded){ M3_OP_LINEAR, .y = y, .in = { x }, .w = { w } }, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, y, f->ops.linear(&f->ctx, y, x, w, NULL, f->rows));
 }
 
 void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w, const struct m3_weight *bias)
 {
+    if (recorded(f, (struct m3_recorded){ M3_OP_LINEAR, .y = y, .in = { x }, .w = { w, bias } }, tap)) return;
     if (idle(f)) return;
     const real *shift = expanded(f, bias);
     m3_pass_done(f, tap, y, shift ? f->ops.linear(&f->ctx, y, x, w, shift, f->rows) : M3_INTERNAL);
@@ -94,12 +118,14 @@ void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_
 
 void add(struct m3_pass *f, int tap, real *y, const real *a, const real *b)
 {
+    const struct m3_recorded step = { M3_OP_ADD, .y = y, .in = { a, b } };
+    if (recorded(f, step, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, y, f->ops.add(&f->ctx, y, a, b, count(f, tap)));
 }
 
 void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *positions)
 {
-    if (idle(f)) return;
+    if (f->request->recorder || idle(f)) return;
     m3_pass_done(f, tap, NULL,
                  f->ops.rope_table(&f->ctx, angles->cos, angles->sin, positions, f->rows, angles->R,
                                    f->config->rope_theta, f->request->semantics->rope_angle));
@@ -107,7 +133,7 @@ void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int6
 
 void rope_table_3d(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *places)
 {
-    if (idle(f)) return;
+    if (f->request->recorder || idle(f)) return;
     m3_pass_done(f, tap, NULL,
                  f->ops.rope_table_3d(&f->ctx, angles->cos, angles->sin, places, f->rows, angles->R,
                                       f->config->vision.rope_theta, f->request->semantics->rope_angle));
@@ -118,7 +144,8 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 {
     const char *shape = m3_tap_table[m3_pass_tap(tap)].shape;
     const int64_t D = m3_config_size(f->config, shape[strlen(shape) - 1]), heads = m3_pass_width(f, tap) / D;
-    if (idle(f)) return;
+    const enum m3_operator op = m3_tap_table[tap].shape[0] == 'P' ? M3_OP_ROPE_3D : M3_OP_ROPE;
+    if (recorded(f, (struct m3_recorded){ op, .y = y, .in = { x } }, tap) || idle(f)) return;
     m3_pass_done(f, tap, y, f->ops.rope(&f->ctx, y, x, angles->cos, angles->sin, f->rows, heads, D, angles->R));
 }
 
@@ -138,6 +165,9 @@ void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, co
 {
     const struct m3_config *c = f->config;
     int status = M3_OK;
+    if (recorded(f, (struct m3_recorded){ M3_OP_ATTEND, .y = lse, .in = { q, k, v } }, lse_tap) &&
+        recorded(f, (struct m3_recorded){ M3_OP_ATTEND, .y = o, .in = { q, k, v } }, tap))
+        return;
     if (idle(f)) return;
     for (int64_t at = 0; !status && at < f->rows;) {
         const struct m3_attend d = attention_of(f, at);
@@ -163,12 +193,14 @@ static struct m3_index index_of(const struct m3_pass *f, int64_t places)
 void block_scores(struct m3_pass *f, int tap, real *scores, const real *q, const real *k, int64_t places)
 {
     const struct m3_index d = index_of(f, places);
+    if (recorded(f, (struct m3_recorded){ M3_OP_BLOCK_SCORES, .y = scores, .in = { q, k } }, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, scores, f->ops.block_scores(&f->ctx, scores, q, k, &d));
 }
 
 void select_blocks(struct m3_pass *f, int tap, int32_t *blocks, const real *scores, int64_t places)
 {
     const struct m3_index d = index_of(f, places);
+    if (recorded(f, (struct m3_recorded){ M3_OP_SELECT_BLOCKS, .y = blocks, .in = { scores } }, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, blocks, f->ops.select_blocks(&f->ctx, blocks, scores, &d));
 }
 
@@ -192,6 +224,9 @@ void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, 
 {
     const struct m3_config *c = f->config;
     int status = M3_OK;
+    if (recorded(f, (struct m3_recorded){ M3_OP_ATTEND, .y = lse, .in = { q, k, v, blocks } }, lse_tap) &&
+        recorded(f, (struct m3_recorded){ M3_OP_ATTEND, .y = o, .in = { q, k, v, blocks } }, tap))
+        return;
     if (idle(f)) return;
     for (int64_t at = 0; !status && at < f->rows;) {
         const struct m3_attend d = attention_of(f, at);
@@ -208,12 +243,13 @@ void attend_segments(struct m3_pass *f, int tap, real *o, const real *q, const r
                      const int64_t *ends, int64_t segments)
 {
     const struct m3_vision_config *c = &f->config->vision;
+    if (recorded(f, (struct m3_recorded){ M3_OP_ATTEND_SEGMENTS, .y = o, .in = { q, k, v } }, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
 }
 
 void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, const real *up, int64_t F)
 {
-    if (idle(f)) return;
+    if (recorded(f, (struct m3_recorded){ M3_OP_ACTIVATION, .y = y, .in = { gate, up } }, tap) || idle(f)) return;
     m3_pass_done(f, tap, y,
                  f->act.oai ? f->ops.swiglu_oai(&f->ctx, y, gate, up, f->rows, F, &f->act)
                             : f->ops.swiglu(&f->ctx, y, gate, up, f->rows, F));
@@ -221,11 +257,15 @@ void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, con
 
 void gelu(struct m3_pass *f, int tap, real *y, const real *x)
 {
+    const struct m3_recorded step = { M3_OP_GELU, .y = y, .in = { x } };
+    if (recorded(f, step, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, y, f->ops.gelu(&f->ctx, y, x, count(f, tap)));
 }
 
 void sigmoid(struct m3_pass *f, int tap, real *y, const real *x)
 {
+    const struct m3_recorded step = { M3_OP_SIGMOID, .y = y, .in = { x } };
+    if (recorded(f, step, tap)) return;
     if (!idle(f)) m3_pass_done(f, tap, y, f->ops.sigmoid(&f->ctx, y, x, count(f, tap)));
 }
 
@@ -236,7 +276,7 @@ void jitter(struct m3_pass *f, int tap, real *y, const real *x)
     const int64_t H = f->config->H;
     char name[96];
     int status = M3_OK;
-    if (idle(f) || s->jitter == 0) return;
+    if (f->request->recorder || idle(f) || s->jitter == 0) return; /* a part of the product that reads it */
     m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
     for (int64_t at = 0, n; !status && at < f->rows; at += n) {
         const int64_t p = f->p0 - f->request->shift + m3_rows_row(&f->own, at);
@@ -251,6 +291,10 @@ void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, con
            const struct m3_weight *bias)
 {
     const struct m3_config *c = f->config;
+    const struct m3_recorded choice = { M3_OP_SELECT_EXPERTS, .y = ids, .in = { scores }, .w = { bias } };
+    if (recorded(f, choice, ids_tap) &&
+        recorded(f, (struct m3_recorded){ M3_OP_ROUTE, .y = p, .in = { scores, ids } }, p_tap))
+        return;
     if (idle(f)) return;
     const real *shift = expanded(f, bias);
     m3_pass_done(f, ids_tap, ids,
@@ -262,6 +306,10 @@ void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed,
              const real *p, const struct m3_expert *w)
 {
     const struct m3_config *c = f->config;
+    const struct m3_recorded outputs = { M3_OP_EXPERT, .y = each, .in = { x, ids }, .w = { w ? &w->w1 : NULL } };
+    if (recorded(f, outputs, each_tap) &&
+        recorded(f, (struct m3_recorded){ M3_OP_ROUTED, .y = routed, .in = { each, p } }, tap))
+        return;
     if (f->share) {
         m3_share_experts(f, each_tap, each, tap, routed, x, ids, p, w);
         return;
@@ -271,4 +319,29 @@ void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed,
             f, each_tap, each,
             f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E, c->K, (real)c->routed_scaling));
     show(f, tap, routed);
+}
+
+void read_pixels(struct m3_pass *f, int tap, real *y, const float *pixels, int64_t C)
+{
+    if (recorded(f, (struct m3_recorded){ M3_OP_INPUT, .y = y }, tap)) return;
+    for (int64_t i = 0; i < f->rows * C; i++) y[i] = (real)pixels[i];
+    show(f, tap, y);
+}
+
+void put_half(struct m3_pass *f, int tap, real *joined, const real *x, int half)
+{
+    const int64_t H = f->config->H;
+    const struct m3_recorded step = { M3_OP_COPY, .y = joined, .in = { half ? joined : x, half ? x : NULL } };
+    if (recorded(f, step, tap)) return;
+    for (int64_t t = 0; !f->status && t < f->rows; t++) {
+        if (x) memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
+        else memset(joined + (2 * t + half) * H, 0, (size_t)H * sizeof *joined);
+    }
+}
+
+void put_rows(struct m3_pass *f, int tap, real *y, const real *x, int64_t rows)
+{
+    const int64_t H = f->config->H;
+    if (!x || recorded(f, (struct m3_recorded){ M3_OP_COPY, .y = y, .in = { x } }, tap)) return;
+    if (!f->status) memcpy(y, x, (size_t)(rows * H) * sizeof *y);
 }

@@ -66,4 +66,11 @@ void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, con
 void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed, const real *x, const int32_t *ids,
              const real *p, const struct m3_expert *w);
 
+/* y [P,C] := the pixels of the case */
+void read_pixels(struct m3_pass *f, int tap, real *y, const float *pixels, int64_t C);
+/* One half of every row of joined [T,2H] := x [T,H], or zeros for NULL; the first half before the second. */
+void put_half(struct m3_pass *f, int tap, real *joined, const real *x, int half);
+/* The first rows of y [T,H] := x [rows,H]; NULL: they stay. */
+void put_rows(struct m3_pass *f, int tap, real *y, const real *x, int64_t rows);
+
 #endif

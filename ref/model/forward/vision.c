@@ -49,12 +49,10 @@ void m3_tower_patches(struct m3_pass *f, struct m3_tower *a)
 {
     const struct m3_pictures *s = f->request->pictures;
     const struct m3_vision *w = &f->model->vision;
-    const int64_t numbers = f->rows * m3_config_size(f->config, 'C');
-    for (int64_t i = 0; i < numbers; i++) a->pixels[i] = (real)s->pixels[i];
     a->segments =
         m3_pictures_segments(a->ends, a->places, s, &f->config->vision, f->request->semantics->vision_boundary);
 
-    show(f, M3_TAP_VISION_PIXELS, a->pixels);
+    read_pixels(f, M3_TAP_VISION_PIXELS, a->pixels, s->pixels, m3_config_size(f->config, 'C'));
     grids(f);
     linear(f, M3_TAP_PATCH_EMBED, a->hidden, a->pixels, &w->patch_embed);
     layer_norm(f, M3_TAP_PRE_NORM, a->hidden, a->hidden, &w->pre_norm, &w->pre_norm_bias);
@@ -89,9 +87,9 @@ static void tower(struct m3_pass *f, struct m3_tower *a)
         const struct m3_vision_layer *w = &f->model->vision.layers[v];
         m3_pass_progress(f, "vision layer", v, layers);
         f->layer = v;
-        m3_pass_tower_pages(w, m3_pages_ask);
+        m3_pass_tower_pages(f, w, m3_pages_ask);
         m3_tower_layer(f, a, w);
-        m3_pass_tower_pages(w, m3_pages_release);
+        m3_pass_tower_pages(f, w, m3_pages_release);
     }
     f->layer = -1;
 }
@@ -100,7 +98,7 @@ static void tower(struct m3_pass *f, struct m3_tower *a)
 void m3_tower_project(struct m3_pass *f, struct m3_tower *a, real *projected, real *features)
 {
     const struct m3_vision *w = &f->model->vision;
-    m3_pass_projector_pages(w, m3_pages_ask);
+    m3_pass_projector_pages(f, w, m3_pages_ask);
     affine(f, M3_TAP_LINEAR_1, a->wide, a->hidden, &w->linear_1, &w->linear_1_bias);
     gelu(f, M3_TAP_ACT_1, a->wide, a->wide);
     affine(f, M3_TAP_LINEAR_2, projected, a->wide, &w->linear_2, &w->linear_2_bias);
@@ -110,7 +108,7 @@ void m3_tower_project(struct m3_pass *f, struct m3_tower *a, real *projected, re
     gelu(f, M3_TAP_ACT_2, a->wide, a->wide);
     affine(f, M3_TAP_PROJECTOR_OUT, features, a->wide, &w->merge_linear_2, &w->merge_linear_2_bias);
     m3_pass_nan_free(f, M3_TAP_PROJECTOR_OUT, features);
-    m3_pass_projector_pages(w, m3_pages_release);
+    m3_pass_projector_pages(f, w, m3_pages_release);
 }
 
 void m3_vision_forward(struct m3_pass *f, struct m3_features *features)

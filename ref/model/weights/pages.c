@@ -19,19 +19,19 @@ static void expert_pages(const struct m3_expert *e, void (*give)(const void *, u
     pages(all, sizeof all / sizeof all[0], give);
 }
 
-void m3_pass_tower_pages(const struct m3_vision_layer *w, void (*give)(const void *, uint64_t))
+void m3_pass_tower_pages(const struct m3_pass *f, const struct m3_vision_layer *w, void (*give)(const void *, uint64_t))
 {
     const struct m3_weight *all[] = { &w->q_proj, &w->k_proj, &w->v_proj, &w->out_proj, &w->fc1, &w->fc2 };
-    pages(all, sizeof all / sizeof all[0], give);
+    if (!f->request->recorder) pages(all, sizeof all / sizeof all[0], give);
 }
 
-void m3_pass_projector_pages(const struct m3_vision *w, void (*give)(const void *, uint64_t))
+void m3_pass_projector_pages(const struct m3_pass *f, const struct m3_vision *w, void (*give)(const void *, uint64_t))
 {
     const struct m3_weight *all[] = { &w->linear_1, &w->linear_2, &w->merge_linear_1, &w->merge_linear_2 };
-    pages(all, sizeof all / sizeof all[0], give);
+    if (!f->request->recorder) pages(all, sizeof all / sizeof all[0], give);
 }
 
-static int leaves_pages(const struct m3_pass *f) { return f->status || m3_pass_is_step(f); }
+static int leaves_pages(const struct m3_pass *f) { return f->status || f->request->recorder || m3_pass_is_step(f); }
 
 void m3_pass_ask_layer(const struct m3_pass *f, const struct m3_layer *w)
 {

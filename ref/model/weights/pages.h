@@ -12,7 +12,8 @@ void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_expert *expert
 void m3_pass_release_layer(const struct m3_pass *f, const struct m3_layer *w);
 
 /* `give` is m3_pages_ask or m3_pages_release. */
-void m3_pass_tower_pages(const struct m3_vision_layer *w, void (*give)(const void *, uint64_t));
-void m3_pass_projector_pages(const struct m3_vision *w, void (*give)(const void *, uint64_t));
+void m3_pass_tower_pages(const struct m3_pass *f, const struct m3_vision_layer *w,
+                         void (*give)(const void *, uint64_t));
+void m3_pass_projector_pages(const struct m3_pass *f, const struct m3_vision *w, void (*give)(const void *, uint64_t));
 
 #endif

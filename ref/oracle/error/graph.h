@@ -7,24 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model/graph/graph.h"
 #include "model/model.h"
 #include "model/taps.h"
 #include "oracle/error/bounds.h"
-
-/* The operators of ops/ops.h, and a few more. */
-/* clang-format off */
-enum m3_operator {
-    M3_OP_NONE,                 /* the tap holds counts */
-    M3_OP_INPUT,                /* given from outside */
-    M3_OP_COPY,                 /* the same numbers in another shape, or under another name */
-    M3_OP_GATED_MLP,            /* w2 act(w1 x, w3 x), with no tap in between */
-    M3_OP_EMBED, M3_OP_SCATTER, M3_OP_RMS_NORM, M3_OP_LAYER_NORM, M3_OP_LINEAR, M3_OP_ROPE, M3_OP_ROPE_3D,
-    M3_OP_ATTEND, M3_OP_ATTEND_SEGMENTS, M3_OP_BLOCK_SCORES, M3_OP_ACTIVATION, M3_OP_SIGMOID, M3_OP_ROUTE,
-    M3_OP_EXPERT, M3_OP_ROUTED, M3_OP_ADD, M3_OP_GELU,
-    M3_OP_SELECT_BLOCKS, M3_OP_SELECT_EXPERTS,      /* the tap holds ids: not judged by bounds */
-    M3_OPERATORS,
-};
-/* clang-format on */
 
 /* Where an operand is, relative to the tap that reads it. */
 enum m3_from {
@@ -39,9 +25,6 @@ struct m3_operand {
     enum m3_from from;
     enum m3_tap tap;            /* M3_FROM_BEFORE: of the layer before; m3_graph_operand handles layer 0 */
 };
-
-/* The struct of model/model.h to which the offsets belong. */
-enum m3_weights_of { M3_OF_NOTHING, M3_OF_MODEL, M3_OF_LAYER, M3_OF_VISION, M3_OF_VISION_LAYER, M3_OF_MTP };
 
 enum { M3_OPERANDS = 5, M3_GRAPH_WEIGHTS = 3 };
 

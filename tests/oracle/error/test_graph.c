@@ -371,14 +371,14 @@ static void list_tap(const struct m3_model *model, const struct m3_semantics *se
 }
 
 /* Goal:  no edge of the graph changes unnoticed, however it is found.
- * Claim: for models with every part, and for the readings that change edges, the lines are those of graph_edges.tsv,
- *        which was written when the edges were a table.
+ * Claim: for models with every part, and for the readings that change edges, the lines are those of edges.tsv in
+ *        tests/model/graph, which was written when the edges were a table.
  * Seen to fail with an operand of that table changed, and one left out. */
 START_TEST(edges)
 {
     char *text = NULL, line[512], *at;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size), *kept = fopen("tests/oracle/error/graph_edges.tsv", "r");
+    FILE *out = open_memstream(&text, &size), *kept = fopen("tests/model/graph/edges.tsv", "r");
     ck_assert(out && kept);
     for (int i = 0; i < WORLDS; i++) {
         struct m3_model *model = open_model(worlds[i].folder);
