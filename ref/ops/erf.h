@@ -13,7 +13,8 @@ static const double m3_tail_end = 39;
 /* x with the lower 27 of its 53 bits cleared. */
 static inline double m3_upper_bits(double x) { return m3_from_bits(m3_bits(x) & ~UINT64_C(0x7ffffff)); }
 
-/* erfc(|x| / sqrt 2) / 2, any x. Error below 4 ulp (worst seen: 3.0). Exactly 1/2 at 0; 0 from 38.49 to inf.
+/* erfc(|x| / sqrt 2) / 2, any x. Error below 14 ulp (worst seen in 3,000,000 points: 5.3). Exactly 1/2 at 0; 0 from
+ * 38.49 to inf.
  *
  *     a = |x|,  t = (a - 5.5) / (a + 5.5),  tail = exp(-a^2 / 2) p(t) / (a + k),  k = 61/64
  *
@@ -21,6 +22,8 @@ static inline double m3_upper_bits(double x) { return m3_from_bits(m3_bits(x) & 
  * error on 0 <= a <= 39, then rounded to double: 2^-57.1. 5.5 is the centre for which degree 22 is most accurate. k
  * keeps p between 0.39 and 0.53, so that p_0 dominates its rounding error; it is the fraction near 1 for which p_0 is
  * closest to a double.
+ * Error, in 2^-53 of the result: exp 1.5; (a + 5.5) w and the a + k in it 4; t is off by 6, which moves p by up to 0.7
+ * of that, 4.2; the last sum of p 1, its smaller part 0.4; two products 2.
  * Often wrong: a^2 rounded to double costs a^2 / 4 ulp, up to 350; 1 - erf has no correct digit left from 8.3 on. */
 static inline double m3_tail_body(double x)
 {

@@ -115,7 +115,7 @@ def file_text(path):
 
 def run(program, words, folders):
     out = tempfile.mkdtemp(dir=folders["kept"])
-    filled = [word.format(out=out, **folders) for word in words.split()]
+    filled = [word.format(out=out, odd="\udcff\x1b[31m", **folders) for word in words.split()]       # as tests/faults/main.c
     done = subprocess.run([program, *filled], capture_output=True, text=True, errors="backslashreplace", cwd=ROOT)
     parts = [f"m3ref {words.strip()}", f"status {done.returncode}", done.stdout, done.stderr]
     for folder, _, names in sorted(os.walk(out)):
@@ -154,7 +154,7 @@ def main():
         os.mkdir(folders["kept"])
         subprocess.run(["sh", "tests/faults/prepare.sh", program, folders["in"]], check=True, cwd=ROOT)
         for name, words in commands(program):
-            with open(os.path.join(arguments.folder, name), "w") as file:
+            with open(os.path.join(arguments.folder, name), "w", errors="backslashreplace") as file:
                 file.write(run(program, words, folders))
             count += 1
     print(f"{count} outputs in {arguments.folder}")

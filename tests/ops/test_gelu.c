@@ -35,7 +35,8 @@ static void run(real *y, const real *x, int64_t n, int threads, int in_place)
 static long double formula(long double x) { return x * erfcl(-x / sqrtl(2)) / 2; }
 
 /* What ours promises: half a unit in the last place of float, and 2^-37 of y for what the brief tail left undone; in
- * double 10 u |y|, and where the tail itself is below the normal range, its two roundings times |x|. */
+ * double less than the 16 u |y| promised, and where the tail itself is below the normal range, its two roundings times
+ * |x|. */
 static long double allowed(long double x, long double y)
 {
     if (sizeof(real) == 8) return 10 * 0x1p-53L * fabsl(y) + (2 * fabsl(x) + 1) * 0x1p-1074L;

@@ -256,7 +256,7 @@ static int put_seal(struct m3_writer *writer, struct m3_error *error)
     const char *place = m3_seal_find(text, padded);
     struct m3_sha256 *seal = place ? m3_seal_begin(prefix, text, padded, place) : NULL;
     int status = seal ? M3_OK : m3_fail_memory(error, writer->path, padded);
-    qsort(writer->tensors, writer->count, sizeof *writer->tensors, by_begin);
+    if (writer->count > 0) qsort(writer->tensors, writer->count, sizeof *writer->tensors, by_begin);
     for (size_t i = 0; !status && i < writer->count; i++) {
         struct declared *tensor = &writer->tensors[i];
         if (!tensor->hash) continue;
