@@ -11,7 +11,7 @@
 struct step {
     struct m3_recorded step;
     int64_t layer;
-    int64_t in[M3_STEP_INPUTS + 1]; /* steps; one more for what y held where only a part of it is written */
+    int64_t in[M3_STEP_INPUTS]; /* steps */
     int in_count;
     int64_t node; /* -1: it has none yet */
 };

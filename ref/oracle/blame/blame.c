@@ -378,6 +378,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     enum { TRIED = 96 };
     struct m3_blame_named named = { .budget = TRIED };
     struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
+    m3_coarse_begin(&b.coarse, setting->profile);
     if (options->names_mistakes) b.named = &named;
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = m3_side_begin(&b.side, candidate, error);

@@ -35,9 +35,7 @@ static int is_product(const struct m3_blaming *b, const struct m3_blame_item *it
 /* Are numbers before the tap rounded more coarsely than to BF16? */
 static int reads_codes(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    struct m3_coarse_table coarse;
-    m3_coarse_begin(&coarse, b->setting->profile);
-    return m3_coarse_of(&coarse, item->name, item->tap, item->layer).before > 0x1p-8;
+    return m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer).before > 0x1p-8;
 }
 
 /* Would these results pass, though they are far from the right ones? y NULL: zeros in every row. */

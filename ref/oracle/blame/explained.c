@@ -25,6 +25,7 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, i
     struct m3_blaming b = *e->given;
     int status;
     setting.profile = profile;
+    m3_coarse_begin(&b.coarse, profile);
     b.setting = &setting, b.items = e->items, b.trace = NULL, b.named = NULL;
     for (int64_t i = 0; i < b.count; i++) {
         const struct m3_blamed *was = e->given->items[i].blamed;

@@ -111,6 +111,7 @@ int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, co
 {
     const struct m3_blame_options options = { 0 };
     struct m3_blaming b = { .setting = setting, .options = &options, .fd = -1, .error = error };
+    m3_coarse_begin(&b.coarse, setting->profile);
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = list_given(result, &b, given, count);
     if (!status) m3_blame_mark_needed(&b);

@@ -334,12 +334,10 @@ static int64_t worst_row(const struct m3_blamed *tap) { return tap->rank > 0 ? t
 int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped,
                           const struct m3_recomputed *made)
 {
-    struct m3_coarse_table coarse;
     if (!b->named || !item->blamed || (dumped->values && !made->y)) return M3_OK;
     if (item->blamed->verdict != M3_VERDICT_FAIL && item->blamed->verdict != M3_VERDICT_SUSPECT) return M3_OK;
     const int64_t depth = m3_mistaken_depth(b, item);
-    m3_coarse_begin(&coarse, b->setting->profile);
-    const struct m3_coarseness at = m3_coarse_of(&coarse, item->name, item->tap, item->layer);
+    const struct m3_coarseness at = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer);
     struct naming n = { .b = b, .item = item, .dumped = dumped, .made = made };
     n.is_coarse = fmax(at.before, at.here) > 0x1p-24;
     n.answers = calloc((size_t)m3_mistake_count() + M3_MOST_NAMED, sizeof *n.answers);

@@ -23,11 +23,10 @@ static int is_open(const struct m3_blamed *tap)
 /* Marks such taps; *names: "layers.0.out,logits", which the caller frees. Returns their number; -1: memory is short. */
 static int64_t find_open(char **names, unsigned char *open, const struct m3_blame *result, const struct m3_blaming *b)
 {
-    struct m3_coarse_table coarse;
+    struct m3_coarse_table coarse = b->coarse;
     struct m3_memory_stream memory;
     int64_t count = 0;
     FILE *out = m3_memory_open(&memory);
-    m3_coarse_begin(&coarse, b->setting->profile);
     for (int64_t i = 0; out && i < b->count; i++) {
         const struct m3_blame_item *item = &b->items[i];
         const struct m3_coarseness at = m3_coarse_of(&coarse, item->name, item->tap, item->layer);

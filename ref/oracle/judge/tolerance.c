@@ -63,14 +63,22 @@ void m3_coarse_begin(struct m3_coarse_table *table, const struct m3_profile *pro
     }
 }
 
-struct m3_coarseness m3_coarse_of(struct m3_coarse_table *table, const char *name, enum m3_tap tap, int64_t layer)
+struct m3_coarseness m3_coarse_alone(const struct m3_coarse_table *table, const char *name, enum m3_tap tap,
+                                     int64_t layer)
 {
     if (table->profile == NULL) return (struct m3_coarseness){ 0 };
     const enum m3_tap last = tap <= M3_TAP_PROJECTOR_OUT ? M3_TAP_VISION_OUT : M3_TAP_OUT;
     const enum m3_tap seen = layer > 0 && tap < last ? last : tap;         /* layers before it are complete */
-    table->seen = fmax(table->seen, fmax(table->upto[seen], roundoff(table->profile, name, 1)));
+    const double before = fmax(table->upto[seen], roundoff(table->profile, name, 1));
     const double dumped = m3_profile_dump_rounding(table->profile, name);
-    return (struct m3_coarseness){ .before = table->seen, .here = m3_profile_store(table->profile, name) + dumped };
+    return (struct m3_coarseness){ .before = before, .here = m3_profile_store(table->profile, name) + dumped };
+}
+
+struct m3_coarseness m3_coarse_of(struct m3_coarse_table *table, const char *name, enum m3_tap tap, int64_t layer)
+{
+    struct m3_coarseness at = m3_coarse_alone(table, name, tap, layer);
+    table->seen = at.before = fmax(table->seen, at.before);
+    return at;
 }
 
 static double stretch(const struct m3_coarseness *coarse, double growth, double rest)

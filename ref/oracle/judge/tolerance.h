@@ -21,6 +21,10 @@ struct m3_coarse_table {
 };
 
 void m3_coarse_begin(struct m3_coarse_table *table, const struct m3_profile *profile);
+/* At this tap alone. */
+struct m3_coarseness m3_coarse_alone(const struct m3_coarse_table *table, const char *name, enum m3_tap tap,
+                                     int64_t layer);
+/* At this tap, after those that were queried before it. */
 struct m3_coarseness m3_coarse_of(struct m3_coarse_table *table, const char *name, enum m3_tap tap, int64_t layer);
 
 /* 4 times the error of public fp32 code that the reference states under "TAP.what" (f32_rel_l2, f32_max), plus 1e-7;

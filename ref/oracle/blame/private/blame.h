@@ -4,6 +4,7 @@
 
 #include "oracle/blame/blame.h"
 #include "oracle/judge/align.h"
+#include "oracle/judge/tolerance.h"
 
 /* One tap of the call. */
 struct m3_blame_item {
@@ -37,6 +38,7 @@ struct m3_blame_named {
 
 struct m3_blaming {
     const struct m3_setting *setting;
+    struct m3_coarse_table coarse;      /* of the profile of `setting` */
     const struct m3_blame_options *options;
     struct m3_side side;
     struct m3_blame_item *items;        /* in execution order */
