@@ -2,6 +2,7 @@
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -28,21 +29,44 @@ static const char help[] =
 
 enum { OPT_LIST = 256, OPT_SHOW, OPT_JSON, OPT_HELP };
 
-/* "rope, qk_norm_rope": operators whose calls compute the tap in which the mistake first shows. */
-static void operators_of(char *names, size_t size, const struct m3_mistake *mistake)
+/* For every operator which mistakes are its own. */
+struct owners {
+    unsigned char **are_of; /* [m3_operator_rows()] */
+};
+
+static int find_owners(struct owners *owners, struct m3_error *error)
+{
+    const size_t count = (size_t)m3_operator_rows();
+    int status = M3_OK;
+    owners->are_of = calloc(count, sizeof *owners->are_of);
+    if (!owners->are_of) return m3_fail_memory(error, "operators", count * sizeof *owners->are_of);
+    for (size_t i = 0; i < count && !status; i++)
+        status = m3_mistakes_of(&owners->are_of[i], m3_operator_at((int)i), error);
+    return status;
+}
+
+static void free_owners(struct owners *owners)
+{
+    for (int i = 0; owners->are_of && i < m3_operator_rows(); i++) free(owners->are_of[i]);
+    free(owners->are_of);
+}
+
+/* "rope, qk_norm_rope": operators whose calls compute the tap in which mistake k first shows. */
+static void operators_of(char *names, size_t size, const struct owners *owners, int k)
 {
     names[0] = '\0';
     for (int i = 0; i < m3_operator_rows(); i++) {
         const size_t length = strlen(names);
-        if (m3_mistake_is_of(mistake, m3_operator_at(i)))
+        if (owners->are_of[i][k])
             snprintf(names + length, size - length, "%s%s", length ? ", " : "", m3_operator_at(i)->name);
     }
 }
 
-static int print_json(const struct m3_mistake *mistake, struct m3_error *error)
+static int print_json(const struct owners *owners, int k, struct m3_error *error)
 {
+    const struct m3_mistake *mistake = m3_operator_mistake_at(k);
     char names[512];
-    operators_of(names, sizeof names, mistake);
+    operators_of(names, sizeof names, owners, k);
     return m3_json_line(stdout,
                         json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:s?}", "type", "mistake", "id", mistake->id, "what",
                                   mistake->what, "first_tap", mistake->first, "operators", names, "needs",
@@ -50,10 +74,11 @@ static int print_json(const struct m3_mistake *mistake, struct m3_error *error)
                         error);
 }
 
-static void print_one(const struct m3_mistake *mistake)
+static void print_one(const struct owners *owners, int k)
 {
+    const struct m3_mistake *mistake = m3_operator_mistake_at(k);
     char names[512];
-    operators_of(names, sizeof names, mistake);
+    operators_of(names, sizeof names, owners, k);
     printf("%s: %s\n", mistake->id, mistake->what);
     printf("  first shows in   %s\n", mistake->first);
     printf("  op cases of      %s\n", names[0] ? names : "none: it arises between operators");
@@ -63,26 +88,35 @@ static void print_one(const struct m3_mistake *mistake)
                                                                     : "ref/train/TRAINING.md, section 19.22");
 }
 
-static int print_all(int json, struct m3_error *error)
+/* All of them, or only mistake k. */
+static int print_chosen(const struct owners *owners, int k, int json, struct m3_error *error)
 {
     int status = M3_OK;
     for (int i = 0; !status && i < m3_operator_mistakes(); i++) {
-        const struct m3_mistake *mistake = m3_operator_mistake_at(i);
-        if (json) status = print_json(mistake, error);
-        else printf("%-24s %s\n", mistake->id, mistake->what);
+        if (k >= 0 && i != k) continue;
+        if (json) status = print_json(owners, i, error);
+        else if (k >= 0) print_one(owners, i);
+        else printf("%-24s %s\n", m3_operator_mistake_at(i)->id, m3_operator_mistake_at(i)->what);
     }
     return status;
 }
 
+static int number_of(const char *id)
+{
+    for (int k = 0; k < m3_operator_mistakes(); k++)
+        if (strcmp(m3_operator_mistake_at(k)->id, id) == 0) return k;
+    return -1;
+}
+
 static int print(const char *id, int json, struct m3_error *error)
 {
-    int status = M3_OK;
-    const struct m3_mistake *mistake = id ? m3_operator_mistake_named(id) : NULL;
-    if (id && !mistake)
+    const int k = id ? number_of(id) : -1;
+    struct owners owners = { NULL };
+    if (id && k < 0)
         return m3_fail(error, M3_USAGE, "mistakes: got the id %s, expected one of m3ref mistakes --list", id);
-    if (!id) status = print_all(json, error);
-    else if (json) status = print_json(mistake, error);
-    else print_one(mistake);
+    int status = find_owners(&owners, error);
+    if (!status) status = print_chosen(&owners, k, json, error);
+    free_owners(&owners);
     if (!status && fflush(stdout)) return m3_fail(error, M3_IO, "standard output: %s", strerror(errno));
     return status;
 }

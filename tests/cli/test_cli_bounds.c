@@ -8,7 +8,7 @@
 #include "base/weight.h"
 #include "model/model.h"
 #include "model/taps.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "same_tensors.h"
 
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors --linear ordered"
@@ -162,9 +162,9 @@ START_TEST(complete)
         ck_assert_msg(bound->dtype == M3_F64 && walk->dtype == M3_F64, "%s", t->name);
         for (int64_t k = 0; k < t->count; k++)
             ck_assert_msg(at(bound, k) >= 0 && at(walk, k) >= 0 && isfinite(at(bound, k) + at(walk, k)), "%s", t->name);
-        m3_graph_steps(&n, &f, model, s, tap, layer, &how);
+        m3_steps(&n, &f, model, s, tap, layer, &how);
         ck_assert_msg(number(file, t->name, "n") == n && number(file, t->name, "f") == f, "%s", t->name);
-        check_fields(file, t, m3_graph_row_of(model, s, tap, layer)->op, m3_graph_weight(model, s, tap, layer, 0),
+        check_fields(file, t, m3_graph_node(model, s, tap, layer)->op, m3_graph_weight(model, s, tap, layer, 0),
                      m3_graph_weight(model, s, tap, layer, 1));
         floats++;
     }

@@ -133,7 +133,8 @@ void m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x)
 void m3_pass_copy(struct m3_pass *f, void *to, const void *from)
 {
     const size_t bytes = (size_t)(f->rows * f->config->H) * sizeof(real);
-    const struct m3_recorded copy = { M3_OP_COPY, .tap = M3_TAPS, .y = to, .bytes = bytes, .in = { from } };
+    const struct m3_recorded copy = { M3_OP_COPY,     .tap = M3_TAPS,  .y = to,
+                                      .bytes = bytes, .rows = f->rows, .in = { from } };
     if (f->status || !to) return;
     if (f->request->recorder) f->status = m3_record(f->request->recorder, f->layer, &copy, f->error);
     else memcpy(to, from, bytes);

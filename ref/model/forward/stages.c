@@ -19,6 +19,7 @@ static int recorded(struct m3_pass *f, struct m3_recorded step, int stage)
     step.tap = tap;
     step.is_shown = stage < M3_TAPS;
     const int64_t width = tap == M3_TAP_INDEX_BLOCK_SCORES ? 1 : m3_pass_width(f, tap); /* of blocks nothing but all */
+    step.rows = f->rows;
     step.bytes = step.is_shown ? (size_t)(f->rows * width) * number : 1;
     if (!f->status) f->status = m3_record(f->request->recorder, f->layer, &step, f->error);
     return 1;
@@ -276,7 +277,8 @@ void jitter(struct m3_pass *f, int tap, real *y, const real *x)
     const int64_t H = f->config->H;
     char name[96];
     int status = M3_OK;
-    if (f->request->recorder || idle(f) || s->jitter == 0) return; /* a part of the product that reads it */
+    if (recorded(f, (struct m3_recorded){ M3_OP_COPY, .y = y, .in = { x }, .is_noise = 1 }, tap)) return;
+    if (idle(f) || s->jitter == 0) return;
     m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
     for (int64_t at = 0, n; !status && at < f->rows; at += n) {
         const int64_t p = f->p0 - f->request->shift + m3_rows_row(&f->own, at);

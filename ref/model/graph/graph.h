@@ -10,18 +10,10 @@
 #include "model/model.h"
 #include "model/taps.h"
 
-enum { M3_NODE_INPUTS = 5, M3_NODE_WEIGHTS = 3 };
+enum { M3_OPERANDS = 5, M3_NODE_WEIGHTS = 3 };
 
 /* The struct of model/model.h in which a weight is. */
-enum m3_weights_of {
-    M3_OF_NOTHING,
-    M3_OF_MODEL,
-    M3_OF_LAYER,
-    M3_OF_VISION,
-    M3_OF_VISION_LAYER,
-    M3_OF_MTP,
-    M3_OF_EXPERTS
-};
+enum m3_weights_of { M3_OF_NOTHING, M3_OF_MODEL, M3_OF_LAYER, M3_OF_VISION_LAYER, M3_OF_MTP, M3_OF_EXPERTS };
 struct m3_weight_place {
     enum m3_weights_of of;
     size_t offset;
@@ -33,22 +25,52 @@ struct m3_node {
     enum m3_tap tap;
     int64_t layer; /* as in taps.h; -1 outside layers */
     int input_count, weight_count;
-    int64_t inputs[M3_NODE_INPUTS]; /* nodes, each once, in the order of the operator's inputs */
+    const struct m3_node *inputs[M3_OPERANDS]; /* each once, in the order of the operator's inputs; NULLs at the end */
     struct m3_weight_place weights[M3_NODE_WEIGHTS];
+    int64_t shift; /* its row t reads row t + shift of input 0: a module joins the embeddings of later tokens */
+    int is_noisy; /* reads its input with the noise of `jitter` */
+    int adds_input; /* a linear operator of its last input, to which input 0 is added: an additive join */
 };
 
 struct m3_graph {
     struct m3_node *nodes; /* [count] in the order of the pass */
     int64_t count;
+    int32_t *at; /* [M3_TAPS,places] 1 + the node of a tap and layer; 0: none */
+    int64_t places, layers; /* layers: of the text model, before those of modules */
 };
 
-/* Of the whole model in this reading, with pictures if it has a tower. M3_INTERNAL. Free it in any case. */
+/* Of the whole model in this reading, with pictures if it has a tower. Sizes of the config may be 0: those of which
+ * there is one or none, `shared_intermediate` and `vision.present`, decide. M3_INTERNAL. Free it in any case. */
 int m3_graph_record(struct m3_graph *graph, const struct m3_config *config, int64_t modules,
                     const struct m3_semantics *semantics, struct m3_error *error);
+/* Of a small model with every kind of layer, a tower and modules, for what is known of a tap without a model. */
+int m3_graph_record_every_tap(struct m3_graph *graph, struct m3_error *error);
 void m3_graph_free(struct m3_graph *graph);
-/* Weight i of a node, of experts the first one's w1; NULL: there is none. */
-const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i);
+
 /* NULL: no such node. */
 const struct m3_node *m3_graph_find(const struct m3_graph *graph, enum m3_tap tap, int64_t layer);
+/* The last one of that tap in any layer: of layers that may be dense or not, one that is not. */
+const struct m3_node *m3_graph_last(const struct m3_graph *graph, enum m3_tap tap);
+/* Operand i of a node as a tap and its layer. Returns 0, or -1 if there is none. */
+int m3_node_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_node *node, int i);
+/* Weight i of a node, of experts the first one's w1; NULL: there is none. */
+const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i);
+
+/* ---- the graphs that belong to a model: one for each reading that has other edges */
+
+/* For model->graphs, after the config and the number of modules. M3_INTERNAL. */
+int m3_graphs_record(struct m3_model *model, struct m3_error *error);
+void m3_graphs_free(struct m3_model *model);
+const struct m3_graph *m3_graph_of(const struct m3_model *model, const struct m3_semantics *semantics);
+/* Never NULL: of a tap that the model does not have, one with M3_OP_NONE. */
+const struct m3_node *m3_graph_node(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
+                                    int64_t layer);
+/* The same; of a tap that the reading does not make, as in the released reading: an additive join leaves out norms. */
+const struct m3_node *m3_graph_made(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
+                                    int64_t layer);
+int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
+                     const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i);
+const struct m3_weight *m3_graph_weight(const struct m3_model *model, const struct m3_semantics *semantics,
+                                        enum m3_tap tap, int64_t layer, int i);
 
 #endif

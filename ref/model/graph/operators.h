@@ -4,7 +4,7 @@
 
 /* clang-format off */
 enum m3_operator {
-    M3_OP_NONE,                 /* the tap holds counts */
+    M3_OP_NONE,                 /* no tap, or one of counts */
     M3_OP_INPUT,                /* given from outside */
     M3_OP_COPY,                 /* the same numbers in another shape, or under another name */
     M3_OP_GATED_MLP,            /* w2 act(w1 x, w3 x), with no tap in between */

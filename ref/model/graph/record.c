@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "model/engine.h"
 #include "model/graph/graph.h"
 #include "model/pictures.h"
@@ -11,7 +12,8 @@
 struct step {
     struct m3_recorded step;
     int64_t layer;
-    int64_t in[M3_STEP_INPUTS]; /* steps */
+    int64_t in[M3_STEP_INPUTS]; /* steps that wrote what it reads */
+    int64_t rows_before[M3_STEP_INPUTS]; /* of what they wrote, before what it reads */
     int in_count;
     int64_t node; /* -1: it has none yet */
 };
@@ -20,6 +22,12 @@ struct m3_recorder {
     struct step *steps;
     int64_t count, room;
 };
+
+static int64_t rows_before(const struct m3_recorded *written, const void *read)
+{
+    const int64_t row = written->rows > 0 ? (int64_t)written->bytes / written->rows : 0;
+    return row > 0 ? ((const char *)read - (const char *)written->y) / row : 0;
+}
 
 /* The last step that wrote the byte; -1: none did. */
 static int64_t writer_of(const struct m3_recorder *r, const void *at)
@@ -54,7 +62,9 @@ int m3_record(struct m3_recorder *r, int64_t layer, const struct m3_recorded *st
     *mine = (struct step){ .step = *step, .layer = layer, .node = -1 };
     for (int i = 0; i < M3_STEP_INPUTS && step->in[i]; i++) {
         const int64_t from = writer_of(r, step->in[i]);
-        if (from >= 0) mine->in[mine->in_count++] = from;
+        if (from < 0) continue;
+        mine->rows_before[mine->in_count] = rows_before(&r->steps[from].step, step->in[i]);
+        mine->in[mine->in_count++] = from;
     }
     r->count++;
     return M3_OK;
@@ -68,9 +78,12 @@ int m3_record_shown(struct m3_recorder *r, int64_t layer, enum m3_tap tap, const
         prepared->step.is_shown = 1;
         return M3_OK;
     }
-    const struct m3_recorded copy = {
-        .op = prepared ? M3_OP_COPY : M3_OP_INPUT, .tap = tap, .is_shown = 1, .y = data, .bytes = 1, .in = { data }
-    };
+    struct m3_recorded copy = { M3_OP_INPUT, .tap = tap, .is_shown = 1, .y = data, .bytes = 1, .in = { data } };
+    if (prepared) {
+        copy.op = M3_OP_COPY;
+        copy.rows = prepared->step.rows - rows_before(&prepared->step, data);
+        copy.bytes = prepared->step.bytes - (size_t)((const char *)data - (const char *)prepared->step.y);
+    }
     return m3_record(r, layer, &copy, error);
 }
 
@@ -89,10 +102,24 @@ static void release(struct shape *s)
     free(s->model.vision.layers);
 }
 
+/* Edges do not depend on sizes, but for that of a shared expert, which may be 0. */
+static struct m3_config with_small_sizes(const struct m3_config *c)
+{
+    struct m3_config small = *c;
+    struct m3_vision_config *v = &small.vision;
+    small.H = small.Q = small.G = small.X = small.V = small.E = small.K = small.F = small.block = small.N = 1;
+    small.D = small.R = 2;
+    small.dense_intermediate = 1;
+    small.shared_intermediate = c->shared_intermediate != 0;
+    v->W = v->U = 6;
+    v->A = v->intermediate = v->patch = v->channels = v->spatial_merge = v->temporal_patch = v->projector_hidden = 1;
+    return small;
+}
+
 static int make_shape(struct shape *s, const struct m3_config *c, int64_t modules, struct m3_error *error)
 {
     const size_t layers = (size_t)(c->layers + modules);
-    *s = (struct shape){ .model = { .config = *c, .mtp_modules = modules } };
+    *s = (struct shape){ .model = { .config = with_small_sizes(c), .mtp_modules = modules } };
     s->model.layers = calloc(layers + 1, sizeof *s->model.layers);
     s->model.mtp = calloc((size_t)modules + 1, sizeof *s->model.mtp);
     s->model.vision.layers = calloc((size_t)c->vision.layers + 1, sizeof *s->model.vision.layers);
@@ -125,59 +152,46 @@ static struct m3_weight_place place_of(const struct shape *s, const struct m3_we
     return place;
 }
 
-const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i)
-{
-    const int64_t layer = node->layer, module = m3_mtp_module_of(layer);
-    const struct m3_weight_place *place = &node->weights[i];
-    const struct m3_layer *in = i < node->weight_count && model->layers && layer >= 0
-                                    ? &model->layers[m3_layer_index(&model->config, layer)]
-                                    : NULL;
-    const void *base = NULL;
-    if (i < 0 || i >= node->weight_count) return NULL;
-    switch (place->of) {
-    case M3_OF_MODEL: base = model; break;
-    case M3_OF_LAYER: base = in; break;
-    case M3_OF_MTP: base = module >= 0 ? &model->mtp[module] : NULL; break;
-    case M3_OF_VISION_LAYER: base = &model->vision.layers[layer]; break;
-    case M3_OF_EXPERTS: base = in ? in->experts : NULL; break;
-    case M3_OF_VISION: base = &model->vision; break;
-    case M3_OF_NOTHING: break;
-    }
-    return base ? (const struct m3_weight *)(const void *)((const char *)base + place->offset) : NULL;
-}
-
 struct making {
     const struct m3_recorder *of;
     const struct shape *shape;
     struct m3_graph *graph;
 };
 
-static void add_input(struct m3_node *node, int64_t input)
+static void add_input(struct m3_node *node, const struct m3_node *input)
 {
     for (int i = 0; i < node->input_count; i++)
         if (node->inputs[i] == input) return;
-    if (node->input_count < M3_NODE_INPUTS) node->inputs[node->input_count++] = input;
+    if (node->input_count < M3_OPERANDS) node->inputs[node->input_count++] = input;
 }
 
 /* The embedding of other rows is that tap too. */
-static int64_t embedding(const struct making *m)
+static void add_embedding(struct m3_node *node, const struct m3_graph *graph)
 {
-    for (int64_t i = 0; i < m->graph->count; i++)
-        if (m->graph->nodes[i].tap == M3_TAP_EMBED) return i;
-    return -1;
+    for (int64_t i = 0; i < graph->count; i++)
+        if (graph->nodes[i].tap == M3_TAP_EMBED) add_input(node, &graph->nodes[i]);
+    node->shift = m3_mtp_module_of(node->layer) + 1;
 }
 
-/* Adds what a step reads to the node; what steps without a tap did becomes part of it. */
-static void read_inputs(struct m3_node *node, const struct making *m, const struct step *step)
+/* Adds what a step reads, from row `shift` on, to the node; what steps without a tap did becomes part of it. */
+static void read_inputs(struct m3_node *node, const struct making *m, const struct step *step, int64_t shift)
 {
     for (int i = 0; i < step->in_count; i++) {
         const struct step *from = &m->of->steps[step->in[i]];
-        if (from->node >= 0) add_input(node, from->node);
-        else if (from->step.op == M3_OP_EMBED) add_input(node, embedding(m));
-        else {
+        const int64_t before = shift + step->rows_before[i];
+        if (from->node >= 0) {
+            if (node->input_count == 0) node->shift = before;
+            add_input(node, &m->graph->nodes[from->node]);
+        } else if (from->step.op == M3_OP_EMBED) {
+            add_embedding(node, m->graph);
+        } else {
+            node->is_noisy |= from->step.is_noise;
             if (from->step.op == M3_OP_ACTIVATION) node->op = M3_OP_GATED_MLP;
-            else if (from->step.op == M3_OP_LINEAR && node->op == M3_OP_ADD) node->op = M3_OP_LINEAR;
-            read_inputs(node, m, from);
+            if (from->step.op == M3_OP_LINEAR && node->op == M3_OP_ADD) {
+                node->op = M3_OP_LINEAR;
+                node->adds_input = 1;
+            }
+            read_inputs(node, m, from, before);
         }
     }
     for (int i = 0; i < M3_STEP_WEIGHTS && step->step.w[i]; i++)
@@ -185,18 +199,32 @@ static void read_inputs(struct m3_node *node, const struct making *m, const stru
             node->weights[node->weight_count++] = place_of(m->shape, step->step.w[i]);
 }
 
+/* Where the node of a tap and layer is listed; -1: there is no such layer. */
+static int64_t place_in(const struct m3_graph *graph, enum m3_tap tap, int64_t layer)
+{
+    const int64_t module = m3_mtp_module_of(layer), l = module < 0 ? layer : graph->layers + module;
+    if ((int)tap < 0 || tap >= M3_TAPS || l < -1 || l >= graph->places - 1 || (module < 0 && layer < -1)) return -1;
+    return (int64_t)tap * graph->places + l + 1;
+}
+
 static int make_nodes(struct m3_graph *graph, struct m3_recorder *r, const struct shape *shape, struct m3_error *error)
 {
     struct making m = { r, shape, graph };
+    const struct m3_config *c = &shape->model.config;
+    graph->layers = c->layers;
+    graph->places = 1 + m3_max(c->layers + shape->model.mtp_modules, c->vision.layers);
     graph->nodes = calloc((size_t)r->count + 1, sizeof *graph->nodes);
-    if (!graph->nodes) return m3_fail_memory(error, "the graph", (size_t)r->count * sizeof *graph->nodes);
+    graph->at = calloc((size_t)(M3_TAPS * graph->places), sizeof *graph->at);
+    if (!graph->nodes || !graph->at) return m3_fail_memory(error, "the graph", (size_t)r->count * sizeof *graph->nodes);
     for (int64_t i = 0; i < r->count; i++) {
         struct step *step = &r->steps[i];
         if (!step->step.is_shown) continue;
         struct m3_node *node = &graph->nodes[graph->count];
         *node = (struct m3_node){ .op = step->step.op, .tap = step->step.tap, .layer = step->layer };
-        read_inputs(node, &m, step);
+        if (m3_tap_table[node->tap].kind == M3_KIND_COUNTS) node->op = M3_OP_NONE;
+        read_inputs(node, &m, step, 0);
         step->node = graph->count++;
+        graph->at[place_in(graph, node->tap, node->layer)] = (int32_t)graph->count;
     }
     return M3_OK;
 }
@@ -252,15 +280,26 @@ int m3_graph_record(struct m3_graph *graph, const struct m3_config *config, int6
     return status;
 }
 
+int m3_graph_record_every_tap(struct m3_graph *graph, struct m3_error *error)
+{
+    unsigned char of_layers[2] = { 0, 1 };
+    const struct m3_config config = { .layers = 2,
+                                      .sparse = of_layers,
+                                      .moe = of_layers,
+                                      .shared_intermediate = 1,
+                                      .vision = { .present = 1, .layers = 2 } };
+    return m3_graph_record(graph, &config, 2, &config.semantics, error);
+}
+
 void m3_graph_free(struct m3_graph *graph)
 {
     free(graph->nodes);
+    free(graph->at);
     *graph = (struct m3_graph){ 0 };
 }
 
 const struct m3_node *m3_graph_find(const struct m3_graph *graph, enum m3_tap tap, int64_t layer)
 {
-    for (int64_t i = 0; i < graph->count; i++)
-        if (graph->nodes[i].tap == tap && graph->nodes[i].layer == layer) return &graph->nodes[i];
-    return NULL;
+    const int64_t place = place_in(graph, tap, layer);
+    return place >= 0 && graph->at[place] > 0 ? &graph->nodes[graph->at[place] - 1] : NULL;
 }

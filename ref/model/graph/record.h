@@ -18,6 +18,8 @@ struct m3_recorded {
     int is_shown; /* 0: the step only prepares the tap */
     const void *y;
     size_t bytes; /* of y */
+    int64_t rows; /* of y */
+    int is_noise; /* y is x with the noise of `jitter` */
     const void *in[M3_STEP_INPUTS]; /* from anywhere within what was written; NULLs at the end */
     const struct m3_weight *w[M3_STEP_WEIGHTS];
 };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/matrix.h"
+#include "model/graph/graph.h"
 #include "model/model.h"
 #include "model/weights/tensors.h"
 
@@ -322,6 +323,7 @@ static int open_part(struct m3_model **model, const char *folder, struct part *p
     if (!status) m->mtp_modules = count_modules(m->checkpoint);
     if (!status) status = make_layers(m, error);
     if (!status) status = bind_all(m, part, notes, error);
+    if (!status) status = m3_graphs_record(m, error);
     if (status) m3_model_close(m);
     else *model = m;
     return status;
@@ -392,6 +394,7 @@ int m3_model_without_weights(struct m3_model **model, struct m3_config *config, 
     int status = make_layers(m, error);
     if (!status) status = m3_tensors_each(&m->config, modules, m3_tensors_prefix(&m->config), shape_tensor, m);
     if (!status && m->config.tied_embeddings) m->lm_head = m->embed;
+    if (!status) status = m3_graphs_record(m, error);
     if (!status) return M3_OK;
     m3_model_close(m);
     *model = NULL;
@@ -406,6 +409,7 @@ void m3_model_close(struct m3_model *model)
     free(model->layers);
     free(model->mtp);
     free(model->vision.layers);
+    m3_graphs_free(model);
     m3_checkpoint_close(model->checkpoint);
     m3_config_free(&model->config);
     free(model);

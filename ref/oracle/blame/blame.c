@@ -48,7 +48,8 @@ static const char *section_of(const struct m3_setting *s, const struct m3_blame_
 {
     const struct m3_config *c = &s->model->config;
     const int64_t l = m3_layer_index(c, item->layer);
-    const char *const *sections = m3_tap_sections(item->tap);
+    const struct m3_node *node = m3_graph_node(s->model, s->semantics, item->tap, item->layer);
+    const char *const *sections = m3_tap_sections(node);
     if (!sections[1]) return sections[0];
     return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
 }
@@ -116,10 +117,10 @@ void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct
                         const struct m3_tensor *t, const char *why)
 {
     const struct m3_setting *s = b->setting;
-    const struct m3_graph_row *row = m3_graph_row_of(s->model, s->semantics, item->tap, item->layer);
+    const struct m3_node *node = m3_graph_node(s->model, s->semantics, item->tap, item->layer);
     /* clang-format off */
     *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
-                               .operator = m3_operator_name(row->op == M3_OP_NONE ? M3_OP_INPUT : row->op),
+                               .operator = m3_operator_name(node->op == M3_OP_NONE ? M3_OP_INPUT : node->op),
                                .section = section_of(s, item), .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN,
                                .row_error = NAN, .row_error_largest = NAN, .row_nearest = NAN,
                                .row_nearest_largest = NAN,

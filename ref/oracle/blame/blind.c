@@ -22,7 +22,7 @@ struct blind {
 static int is_product(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const struct m3_setting *s = b->setting;
-    switch (m3_graph_row_of(s->model, s->semantics, item->tap, item->layer)->op) {
+    switch (m3_graph_node(s->model, s->semantics, item->tap, item->layer)->op) {
     case M3_OP_LINEAR:
     case M3_OP_ACTIVATION:
     case M3_OP_GATED_MLP:

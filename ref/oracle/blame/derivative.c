@@ -177,7 +177,7 @@ static void operands(struct m3_gradients *g, struct m3_derivative_request *r, co
 void m3_gradients_request(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
 {
     const struct m3_config *c = &g->s->model->config;
-    const enum m3_operator op = m3_graph_row_of(g->s->model, g->s->semantics, y->tap, y->layer)->op;
+    const enum m3_operator op = m3_graph_node(g->s->model, g->s->semantics, y->tap, y->layer)->op;
     *r = (struct m3_derivative_request){ .T = y->rows, .H = y->width, .threads = g->s->ctx->threads };
     switch (op) {
     case M3_OP_LINEAR:

@@ -85,7 +85,7 @@ int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
     e.items = calloc((size_t)b->count + 1, sizeof *e.items);
     e.taps = calloc((size_t)result->count + 1, sizeof *e.taps);
     int status = e.items && e.taps ? m3_explain(result->explained_by, b->options->profile, b->setting->profile,
-                                                is_alone ? (int)culprit->tap : -1, culprit->layer, try, &e)
+                                                is_alone ? (int)culprit->tap : -1, culprit->layer, try, &e, b->error)
                                    : m3_fail_memory(b->error, "the taps that fail", (size_t)b->count * sizeof *e.items);
     free(e.items);
     free(e.taps);

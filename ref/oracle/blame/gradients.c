@@ -82,7 +82,7 @@ enum { COPIED = -1, NOTHING = -2, UNKNOWN = -3 };
 
 static int output_of(struct m3_gradients *g, const struct m3_blame_item *reader, int i)
 {
-    switch (m3_graph_row_of(g->s->model, g->s->semantics, reader->tap, reader->layer)->op) {
+    switch (m3_graph_node(g->s->model, g->s->semantics, reader->tap, reader->layer)->op) {
     case M3_OP_LINEAR: return m3_gradients_is_index(reader->tap) ? NOTHING : 0;
     case M3_OP_RMS_NORM: return reader->layer >= M3_MTP_LAYER ? UNKNOWN : 0;
     case M3_OP_ROPE:
@@ -161,8 +161,7 @@ static struct name name_of(struct m3_gradients *g, const struct m3_blame_item *x
             if (m3_setting_operand(&tap, &layer, g->s, y->tap, y->layer, i) || tap != x->tap || layer != x->layer)
                 continue;
             if (output_of(g, y, i) == NOTHING) continue;
-            const struct name own =
-                name_of_operator(m3_graph_row_of(g->s->model, g->s->semantics, y->tap, y->layer)->op);
+            const struct name own = name_of_operator(m3_graph_node(g->s->model, g->s->semantics, y->tap, y->layer)->op);
             if (name.operator && strcmp(name.operator, own.operator) != 0) return several;
             name = own;
         }
@@ -219,7 +218,7 @@ static const struct m3_blame_item *reader_of(struct m3_gradients *g, const struc
 {
     const struct m3_blame_item *found = NULL;
     for (int64_t k = 0; k < g->b->count; k++)
-        for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
+        for (int i = 0; i < M3_NODE_WEIGHTS; i++) {
             const struct m3_blame_item *y = &g->b->items[k];
             if (m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, i) != w) continue;
             if (found) return NULL;
@@ -273,7 +272,7 @@ static int parameter_request(struct m3_gradients *g, struct m3_derivative_reques
     }
     const struct m3_blame_item *y = reader_of(g, w, &which);
     if (!y || m3_gradients_is_index(y->tap)) return -1;
-    switch (m3_graph_row_of(g->s->model, g->s->semantics, y->tap, y->layer)->op) {
+    switch (m3_graph_node(g->s->model, g->s->semantics, y->tap, y->layer)->op) {
     case M3_OP_EMBED: return embedding(g, r, y, w), 0;
     case M3_OP_LINEAR:
     case M3_OP_RMS_NORM: return m3_gradients_request(g, r, y), 1;

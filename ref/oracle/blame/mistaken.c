@@ -144,10 +144,11 @@ static int cut_model(struct m3_mistaken *m)
     const int64_t module = m3_mtp_module_of(m->item->layer);
     const int64_t at = module >= 0 ? c->layers - 1 : is_of_layers(m->item->tap) ? m->item->layer : 0;
     m->part = *model;
+    m->part.graphs = NULL;
     m->at = at;
     m->part.config.layers = m3_min(1, c->layers);
     m->part.mtp_modules = module >= 0 ? model->mtp_modules : 0;
-    if (!model->layers || c->layers == 0) return M3_OK;
+    if (!model->layers || c->layers == 0) return m3_graphs_record(&m->part, m->b->error);
     const size_t count = (size_t)(1 + m->part.mtp_modules);
     m->layers = malloc(count * sizeof *m->layers);
     if (!m->layers) return m3_fail_memory(m->b->error, "layers", count * sizeof *m->layers);
@@ -156,7 +157,7 @@ static int cut_model(struct m3_mistaken *m)
     m->part.config.sparse = c->sparse ? c->sparse + at : NULL;
     m->part.config.moe = c->moe ? c->moe + at : NULL;
     m->shift = module >= 0 || !is_of_layers(m->item->tap) ? 0 : at;
-    return M3_OK;
+    return m3_graphs_record(&m->part, m->b->error);
 }
 
 int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, const struct m3_blame_item *item,
@@ -187,6 +188,7 @@ void m3_mistaken_free(struct m3_mistaken *m)
 {
     if (!m) return;
     forget(m->given, &m->given_count);
+    m3_graphs_free(&m->part);
     free(m->layers);
     free(m);
 }
@@ -347,7 +349,7 @@ static const void *input(struct making *k, enum m3_tap tap, int i, enum m3_tap f
 /* The operator of a tap, and of its second output. */
 static int run_operator(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
 {
-    const enum m3_tap second = m3_graph_second(tap);
+    const enum m3_tap second = m3_computed_beside(tap);
     enum m3_tap from;
     int64_t from_layer;
     /* clang-format off */
@@ -483,8 +485,8 @@ static int align_weights(struct making *k, int64_t layer, int64_t first, int64_t
 static int compute(struct making *k, enum m3_tap wanted, int64_t layer, int64_t first, int64_t rows)
 {
     const struct m3_setting *s = k->of->b->setting;
-    const enum m3_tap tap = m3_graph_computed_with(wanted);
-    const enum m3_operator op = m3_graph_row_of(s->model, k->setting.semantics, tap, layer)->op;
+    const enum m3_tap tap = m3_computed_with(wanted);
+    const enum m3_operator op = m3_graph_node(s->model, k->setting.semantics, tap, layer)->op;
     const int is_joined = tap == M3_TAP_MTP_EH_PROJ && k->setting.semantics->mtp_join == M3_MTP_ADDITIVE;
     if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return M3_WRONG;
     if (wanted == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer))

@@ -153,6 +153,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_activation = {
     .name = "activation", .sections = { "5.11 swiglu_oai" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 9,
     .points = { "mlp.act.chain" }, .functions = M3_FUNCTIONS_EXP,
 };
 /* clang-format on */

@@ -447,6 +447,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_attend = {
     .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
+    .roundings = 1,
     .propagate = propagate, .rows = m3_rows_with_keys, .reads = 3, .keys = 2, .by_span = 1, .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },
 };
@@ -498,6 +499,7 @@ static int propagate_segments(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
+    .roundings = 1,
     .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
     .rows = m3_rows_of_pictures, .reads = 3, .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },

@@ -234,6 +234,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_block_scores = {
     .name = "block_scores", .sections = { "5.8 block_scores" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 2,
     .rows = m3_rows_with_keys, .reads = 2, .keys = 1, .by_span = 1, .points = { "index.scores" },
 };
 /* clang-format on */

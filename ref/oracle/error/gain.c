@@ -13,7 +13,7 @@ enum { PROBES = 16 };
 
 enum m3_gain_kind m3_gain_kind_of(const struct m3_setting *setting, enum m3_tap tap, int64_t layer, int knows_each)
 {
-    switch (m3_graph_row_of(setting->model, setting->semantics, tap, layer)->op) {
+    switch (m3_graph_node(setting->model, setting->semantics, tap, layer)->op) {
     case M3_OP_LINEAR: return M3_GAIN_ROWS;
     case M3_OP_EXPERT:
     case M3_OP_GATED_MLP: return M3_GAIN_PROBED;
@@ -24,9 +24,9 @@ enum m3_gain_kind m3_gain_kind_of(const struct m3_setting *setting, enum m3_tap 
 
 int m3_gain_rows(double *gain, const struct m3_setting *setting, enum m3_tap tap, int64_t layer, struct m3_error *error)
 {
-    const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
+    const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const struct m3_weight *w = m3_graph_weight(setting->model, setting->semantics, tap, layer, 0);
-    const int64_t first = row->more == M3_MORE_JOIN ? w->cols / 2 : 0, n = w->cols - first;
+    const int64_t first = node->adds_input ? w->cols / 2 : 0, n = w->cols - first;
     const size_t mark = m3_scratch_mark(setting->ctx);
     double *values = m3_scratch_take(setting->ctx, n, sizeof *values);
     if (!values) return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)n * sizeof *values);

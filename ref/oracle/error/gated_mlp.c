@@ -12,7 +12,7 @@ enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* rows at a time: bounds the sc
 int m3_prepare_gated_mlp(struct m3_recomputing *m)
 {
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
-    const struct m3_expert *expert = m->row->op == M3_OP_EXPERT ? (const void *)m->w[0] : NULL;
+    const struct m3_expert *expert = m->node->op == M3_OP_EXPERT ? (const void *)m->w[0] : NULL;
     const struct m3_weight *w2 = expert ? &expert->w2 : m->w[2];
     if (!m3_has_wide_error(&rule))
         m->stored[3] += m3_input_roundoff(&rule);        /* `act` is rounded once more as input of the last product */
@@ -288,6 +288,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_gated_mlp = {
     .name = "gated_mlp", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
+    .roundings = 1,
     .prepare = m3_prepare_gated_mlp, .linears = 2, .in_parts = 1,
     .points = { "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act" },
 };

@@ -69,6 +69,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_gelu = {
     .name = "gelu", .sections = { "5.20 gelu" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 36,
     .functions = M3_FUNCTIONS_EXP,
 };
 /* clang-format on */

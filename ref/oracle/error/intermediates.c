@@ -7,7 +7,7 @@
 
 int m3_has_intermediates(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {
-    return m3_error_operators[m3_graph_row_of(setting->model, setting->semantics, tap, layer)->op]->linears > 0;
+    return m3_error_operators[m3_graph_node(setting->model, setting->semantics, tap, layer)->op]->linears > 0;
 }
 
 int m3_intermediates(double *error, double *walk, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,

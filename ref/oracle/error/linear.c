@@ -24,7 +24,7 @@ static void join(double *joined, const double *e, const double *h, int64_t rows,
 /* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding. */
 static void join_operands(struct m3_recomputing *m)
 {
-    const int additive = m->row->more == M3_MORE_JOIN;
+    const int additive = m->node->adds_input;
     const struct m3_given e = m->in[0], h = m->in[1];
     const int64_t H = m->config->H, n = 2 * m->rows * H;
     const int is_off = (m3_is_off(&e) && !additive) || m3_is_off(&h);
@@ -55,7 +55,7 @@ static int prepare(struct m3_recomputing *m)
 static int value(struct m3_recomputing *m)
 {
     int status = m->ops->linear(m->ctx, m->y, m->in[0].x, m->w[0], m->vector[1], m->rows);
-    const double *e = m->row->more == M3_MORE_JOIN ? m->in[1].x : NULL;
+    const double *e = m->node->adds_input ? m->in[1].x : NULL;
     for (int64_t i = 0; e && i < m->count; i++) m->y[i] += e[i];
     return status;
 }
@@ -96,8 +96,8 @@ int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, c
 static int bound(struct m3_recomputing *m)
 {
     int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m->w[0], m->vector[1], m->rows, &m->how);
-    if (m->row->more == M3_MORE_JITTER && m->setting->semantics->jitter != 0) m->bound.f += 2;
-    if (m->row->more != M3_MORE_JOIN) return status;
+    if (m->node->is_noisy && m->setting->semantics->jitter != 0) m->bound.f += 2;
+    if (!m->node->adds_input) return status;
     for (int64_t i = 0; i < m->count; i++) {
         m->bound.bound[i] += fabs(m->in[1].x[i]);
         m->bound.walk[i] = hypot(m->bound.walk[i], m->y[i]);
@@ -279,7 +279,7 @@ static int propagate(struct m3_recomputing *m)
         status = m3_propagate_partials(m->ctx, &m->spread, m->y, m->in[0].x, &m->in[0].off, m->w[0], m->vector[1],
                                        m->rows, &m->partials, m->how.u);
     if (!status) m3_propagate_weight_floor(&m->spread, m->in[0].x, m->rows, m->in[0].width, m->width, m->weight_floor);
-    if (m->row->more == M3_MORE_JOIN) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
+    if (m->node->adds_input) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
     return status;
 }
 

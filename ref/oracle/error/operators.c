@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/minmax.h"
+
 const struct m3_error_operator *const m3_error_operators[M3_OPERATORS] = {
     [M3_OP_NONE] = &m3_error_counts,
     [M3_OP_INPUT] = &m3_error_input,
@@ -31,10 +33,71 @@ const struct m3_error_operator *const m3_error_operators[M3_OPERATORS] = {
 
 const char *m3_operator_name(enum m3_operator op) { return m3_error_operators[op]->name; }
 
-const char *const *m3_tap_sections(enum m3_tap tap)
+const char *const *m3_tap_sections(const struct m3_node *node)
 {
     static const char *const dense_or_moe[2] = { "5.4 linear", "5.16 add" };
-    return tap == M3_TAP_MLP ? dense_or_moe : m3_error_operators[m3_graph[tap].op]->sections;
+    return node->tap == M3_TAP_MLP ? dense_or_moe : m3_error_operators[node->op]->sections;
+}
+
+static int64_t reduction(const struct m3_node *node, const struct m3_config *c, const struct m3_weight *w)
+{
+    const int64_t cols = w ? w->cols : 0;
+    switch (node->op) {
+    case M3_OP_LINEAR: return node->adds_input ? cols / 2 : cols;
+    case M3_OP_RMS_NORM: return (cols + 1) / 2;                 /* half of it, because of the square root */
+    case M3_OP_LAYER_NORM: return cols;
+    case M3_OP_BLOCK_SCORES: return c->X;
+    case M3_OP_ROUTE:
+    case M3_OP_ROUTED: return c->K;
+    default: return 0;
+    }
+}
+
+/* Roundings that depend on weights, config or reading. */
+static int64_t more_roundings(const struct m3_node *node, const struct m3_model *model,
+                              const struct m3_semantics *semantics, const struct m3_weight *w, double u)
+{
+    switch (node->op) {
+    case M3_OP_EMBED: return m3_bound_weight_roundings(w, u);
+    case M3_OP_LINEAR:
+        return m3_bound_weight_roundings(w, u) + (node->weight_count > 1) + node->adds_input +
+               (node->is_noisy && semantics->jitter != 0 ? 2 : 0);
+    case M3_OP_RMS_NORM: return model->config.gemma_norm != 0;  /* 1 + w */
+    case M3_OP_ROUTED: return !m3_is_power_of_two(model->config.routed_scaling);
+    default: return 0;
+    }
+}
+
+void m3_steps(int64_t *n, int64_t *f, const struct m3_model *model, const struct m3_semantics *semantics,
+              enum m3_tap tap, int64_t layer, const struct m3_arithmetic *how)
+{
+    const struct m3_node *node = m3_graph_node(model, semantics, tap, layer);
+    const struct m3_weight *w = m3_node_weight(model, node, 0);
+    const struct m3_error_operator *op = m3_error_operators[node->op];
+    *n = reduction(node, &model->config, w);
+    *f = op->roundings + more_roundings(node, model, semantics, w, how->u);
+    if (op->functions == M3_FUNCTIONS_EXP) *f += how->c - 4;
+    if (op->functions == M3_FUNCTIONS_TURN) *f += how->c_turn - 1;
+}
+
+enum m3_tap m3_computed_with(enum m3_tap tap)
+{
+    switch (tap) {
+    case M3_TAP_ATTN_LSE: return M3_TAP_ATTN;
+    case M3_TAP_EXPERT_WEIGHTS: return M3_TAP_EXPERTS;
+    case M3_TAP_EXPERT_OUT: return M3_TAP_ROUTED;
+    default: return tap;
+    }
+}
+
+enum m3_tap m3_computed_beside(enum m3_tap tap)
+{
+    switch (tap) {
+    case M3_TAP_ATTN: return M3_TAP_ATTN_LSE;
+    case M3_TAP_EXPERTS: return M3_TAP_EXPERT_WEIGHTS;
+    case M3_TAP_ROUTED: return M3_TAP_EXPERT_OUT;
+    default: return M3_TAPS;
+    }
 }
 
 void m3_point_name(char *name, size_t size, enum m3_tap tap, int64_t layer, const char *point)

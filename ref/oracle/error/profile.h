@@ -9,6 +9,7 @@
 #include "oracle/error/bounds.h"
 #include "oracle/partials/reduce.h"
 
+struct m3_graph;
 struct m3_profile;
 
 /* Which numbers of an input share a scale. */
@@ -107,6 +108,7 @@ double m3_profile_weight_floor(const struct m3_profile *profile, const char *tap
 struct m3_partials m3_profile_partials(const struct m3_profile *profile, const char *tap);
 
 /* Do they say different things about the operator of that tap, or what it reads? */
-int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, enum m3_tap tap, int64_t layer);
+int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, const struct m3_graph *every_tap,
+                       enum m3_tap tap, int64_t layer);
 
 #endif

@@ -86,7 +86,7 @@ static struct m3_partials partials_of(const struct m3_recomputing *m)
     const struct m3_profile *profile = m->setting->profile;
     struct m3_partials none = { 0 };
     char name[96];
-    if (!profile || !m->op->in_parts || m->row->more == M3_MORE_JOIN) return none;
+    if (!profile || !m->op->in_parts || m->node->adds_input) return none;
     if (m3_tap_name(name, sizeof name, m->tap, m->layer) || m3_profile_exact(profile, name)) return none;
     return m3_profile_partials(profile, name);
 }
@@ -154,7 +154,7 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
 }
 
 /* Are the weights of experts made row by row? */
-static int is_made_by_row(const struct m3_recomputing *m) { return m->setting->need && m->row->op == M3_OP_EXPERT; }
+static int is_made_by_row(const struct m3_recomputing *m) { return m->setting->need && m->node->op == M3_OP_EXPERT; }
 
 /* Calls one of the operator's functions, and releases its scratch memory. */
 static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
@@ -189,9 +189,9 @@ static void propagate(struct m3_recomputing *m)
 static int has_weights(struct m3_recomputing *m)
 {
     int absent = 0;
-    for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
+    for (int i = 0; i < M3_NODE_WEIGHTS; i++) {
         m->w[i] = m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
-        absent |= m->row->weights[i] && (!m->w[i] || (!m->w[i]->data && !is_made_by_row(m)));
+        absent |= i < m->node->weight_count && (!m->w[i] || (!m->w[i]->data && !is_made_by_row(m)));
     }
     if (!absent) return 1;
     char name[96] = "";
@@ -202,7 +202,7 @@ static int has_weights(struct m3_recomputing *m)
 
 static void expand_vectors(struct m3_recomputing *m)
 {
-    for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
+    for (int i = 0; i < M3_NODE_WEIGHTS; i++) {
         if (!m->w[i] || m->w[i]->rows != 1) continue;
         double *vector = m3_recompute_scratch(m, m->w[i]->cols, sizeof *vector);
         if (vector) m3_expand_f64(vector, m->w[i], 0, 0, m->w[i]->cols);
@@ -271,12 +271,12 @@ static void allow(struct m3_recomputing *m)
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                  const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
 {
-    const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
+    const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
     /* clang-format off */
     struct m3_recomputing m = { .setting = setting, .config = &setting->model->config, .ops = m3_engine_f64()->ops,
-                                .ctx = setting->ctx, .tap = tap, .layer = layer, .row = row,
-                                .op = m3_error_operators[row->op], .operands = operands, .first = first, .end = end,
+                                .ctx = setting->ctx, .tap = tap, .layer = layer, .node = node,
+                                .op = m3_error_operators[node->op], .operands = operands, .first = first, .end = end,
                                 .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
     /* clang-format on */
     *out = (struct m3_recomputed){ 0 };

@@ -6,7 +6,7 @@
 
 #include "model/files/case.h"
 #include "model/engine.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/error/profile.h"
 #include "oracle/error/propagate.h"
 

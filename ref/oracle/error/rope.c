@@ -209,6 +209,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_rope = {
     .name = "rope", .sections = { "5.6 rope" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 3,
     .prepare = prepare, .points = { "rope.cos", "rope.product" }, .functions = M3_FUNCTIONS_TURN,
 };
 /* clang-format on */
@@ -216,6 +217,7 @@ const struct m3_error_operator m3_error_rope = {
 /* clang-format off */
 const struct m3_error_operator m3_error_rope_3d = {
     .name = "rope_3d", .sections = { "5.6 rope" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 3,
     .prepare = prepare_3d, .points = { "rope.cos", "rope.product" }, .functions = M3_FUNCTIONS_TURN,
 };
 /* clang-format on */

@@ -90,6 +90,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_route = {
     .name = "route", .sections = { "5.14 route" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 1,
     .points = { "moe.weights.sum" },
 };
 /* clang-format on */

@@ -82,12 +82,10 @@ static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t r
     *given = (struct m3_given){ x, ids, { error, error ? error + rows * width : NULL }, width };
 }
 
-/* The row of operand i that is read by row `number` of a tap that works row by row: the embeddings that a module uses
- * are those of later tokens. */
+/* The row of operand i that is read by row `number` of a tap that works row by row. */
 static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
 {
-    int of_later = m3_mtp_module_of(m->layer) >= 0 && i == 0 && m->row->operands[0].from == M3_FROM_START;
-    return of_later ? number + m3_mtp_module_of(m->layer) + 1 : number;
+    return i == 0 ? number + m->node->shift : number;
 }
 
 int m3_setting_weighs_first(const struct m3_setting *s, int64_t layer)
@@ -186,8 +184,7 @@ static void zero_embeddings(struct m3_recomputing *m)
 {
     const int64_t H = m->config->H, *positions = m->setting->the_case->positions;
     struct m3_given *e = &m->in[0];
-    const int joins = m->tap == M3_TAP_MTP_EMBED_NORM || m->row->more == M3_MORE_JOIN;
-    if (!joins || m->setting->semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return;
+    if (m->node->shift == 0 || m->setting->semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return;
     double *x = m3_recompute_scratch(m, m->rows * H, sizeof *x);
     if (!x) return;
     memcpy(x, e->x, (size_t)(m->rows * H) * sizeof *x);

@@ -59,6 +59,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_sigmoid = {
     .name = "sigmoid", .sections = { "5.13 sigmoid" }, .value = value, .bound = bound, .propagate = propagate,
+    .roundings = 6,
     .functions = M3_FUNCTIONS_EXP,
 };
 /* clang-format on */

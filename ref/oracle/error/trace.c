@@ -22,27 +22,6 @@ struct m3_trace {
     int64_t at;                     /* the group that the trace has reached */
 };
 
-static int is_in_call(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
-{
-    const int is_norm_of_join = tap == M3_TAP_MTP_EMBED_NORM || tap == M3_TAP_MTP_HIDDEN_NORM;
-    if (is_norm_of_join && s->semantics->mtp_join == M3_MTP_ADDITIVE) return 0;
-    return m3_layer_has_tap(&s->model->config, tap, layer);
-}
-
-/* Walks the taps from `first` to `last` that the call has in one layer: counts `index` down and returns the tap at
- * 0. */
-static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last, int64_t layer, int64_t *index,
-                enum m3_tap *tap, int64_t *found)
-{
-    for (int t = (int)first; t <= (int)last; t++) {
-        if (!is_in_call(s, (enum m3_tap)t, layer) || (*index)-- > 0) continue;
-        *tap = (enum m3_tap)t;
-        *found = layer;
-        return 1;
-    }
-    return 0;
-}
-
 /* Modules run only without cached places, and while they have a row. */
 static int64_t modules_of(const struct m3_setting *s)
 {
@@ -51,21 +30,14 @@ static int64_t modules_of(const struct m3_setting *s)
 
 int m3_trace_tap(const struct m3_setting *s, int64_t index, enum m3_tap *tap, int64_t *layer)
 {
-    const struct m3_config *c = &s->model->config;
-    const int sees = s->the_case->pictures.P > 0;
-    if (sees && find(s, M3_TAP_VISION_PIXELS, M3_TAP_PRE_NORM, -1, &index, tap, layer)) return 1;
-    for (int64_t v = 0; sees && v < c->vision.layers; v++)
-        if (find(s, M3_TAP_NORM1, M3_TAP_VISION_OUT, v, &index, tap, layer)) return 1;
-    if (sees && find(s, M3_TAP_LINEAR_1, M3_TAP_PROJECTOR_OUT, -1, &index, tap, layer)) return 1;
-    if (find(s, M3_TAP_EMBED, M3_TAP_FUSED, -1, &index, tap, layer)) return 1;
-    for (int64_t l = 0; l < c->layers; l++)
-        if (find(s, M3_TAP_ATTN_NORM, M3_TAP_OUT, l, &index, tap, layer)) return 1;
-    if (find(s, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, -1, &index, tap, layer)) return 1;
-    for (int64_t m = 0; m < modules_of(s); m++) {
-        if (find(s, M3_TAP_MTP_EMBED_NORM, M3_TAP_OUT, M3_MTP_LAYER + m, &index, tap, layer)) return 1;
-        if (find(s, M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS, M3_MTP_LAYER + m, &index, tap, layer)) return 1;
-    }
-    return 0;
+    const struct m3_graph *graph = m3_graph_of(s->model, s->semantics);
+    const struct m3_node *first = graph->nodes;
+    if (s->the_case->pictures.P == 0) first = m3_graph_find(graph, M3_TAP_EMBED, -1);
+    const struct m3_node *node = first + index;
+    if (node >= graph->nodes + graph->count || m3_mtp_module_of(node->layer) >= modules_of(s)) return 0;
+    *tap = node->tap;
+    *layer = node->layer;
+    return 1;
 }
 
 /* The index of a tap in the list; -1: the call does not have it. The list is in the order of m3_tap_order. */
@@ -286,7 +258,8 @@ static int unrounded_sum(struct m3_value *value, int *is_made, struct m3_trace *
         const int64_t from = operand_of(t, sum, i);
         if (from < 0) continue;
         const struct slot *term = &t->slots[from];
-        known &= term->is_known && (term->is_given || m3_error_operators[m3_graph[term->tap].op]->copies);
+        const struct m3_node *node = m3_graph_node(setting.model, setting.semantics, term->tap, term->layer);
+        known &= term->is_known && (term->is_given || m3_error_operators[node->op]->copies);
         terms[i] = &t->slots[from].value;
     }
     setting.unrounded = 1;
@@ -427,5 +400,5 @@ int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *
     char name[96];
     if (!s->profile || m3_tap_name(name, sizeof name, tap, layer) || !m3_profile_fused_norm(s->profile, name)) return 0;
     if (m3_setting_operand(sum, sum_layer, s, tap, layer, 0)) return 0;
-    return m3_graph_row_of(s->model, s->semantics, *sum, *sum_layer)->op == M3_OP_ADD;
+    return m3_graph_node(s->model, s->semantics, *sum, *sum_layer)->op == M3_OP_ADD;
 }

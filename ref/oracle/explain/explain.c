@@ -224,7 +224,7 @@ static int explain(struct m3_explaining *e)
     if (e->tap == M3_TAP_INDEX_BLOCKS && e->channel >= 0) e->group = e->channel / size_of(e, 'B');
     say_place(e);
     say_from(e);
-    e->to->result = m3_explainers[e->graph->op].steps(e);
+    e->to->result = m3_explainers[e->node->op].steps(e);
     status = check_result(e);
     return status ? status : m3_explain_one_row(e);
 }
@@ -247,7 +247,7 @@ int m3_explain_tap(struct m3_explanation *to, const struct m3_explain_how *how, 
     to->steps.ctx = &e.ctx;
     to->steps.error = error;
     int status = check_tap(&e);
-    if (!status) e.graph = m3_graph_row_of(how->model, how->semantics, e.tap, e.layer);
+    if (!status) e.node = m3_graph_node(how->model, how->semantics, e.tap, e.layer);
     if (!status) status = explain(&e);
     for (int i = 0; i < e.kept_count; i++) free(e.kept[i].data);
     m3_ctx_free(&e.ctx);

@@ -11,7 +11,7 @@ static int input(struct m3_explaining *e)
 {
     const int64_t n = m3_explain_weight(e, 0)->cols, H = e->config->H;
     if (e->tap != M3_TAP_MTP_EH_PROJ) return m3_given_operand(e, "x", 0, 0, n);
-    const int is_sum = e->graph->more == M3_MORE_JOIN;
+    const int is_sum = e->node->adds_input;
     const float *first = is_sum ? NULL : m3_operand_floats(e, 0), *second = m3_operand_floats(e, 1);
     float *joined = m3_steps_scratch(e->steps, n, sizeof *joined);
     if (!joined || !second) return -1;
@@ -77,7 +77,7 @@ int m3_explain_linear(struct m3_explaining *e)
         const int b_n = m3_step(s, M3_BY_PICK, M3_STEP_F32, "bias[n]", "its element n", b, n);
         y = m3_step(s, M3_BY_ADD, M3_STEP_F32, "y", "sum + bias[n]", y, b_n);
     }
-    if (e->graph->more == M3_MORE_JOIN) {
+    if (e->node->adds_input) {
         m3_explain_equation(e, "add");
         const int embedding = m3_given_operand(e, "embedding", 0, e->channel, 1);
         y = m3_step(s, M3_BY_ADD, M3_STEP_F32, "y", "embedding + sum", embedding, y);

@@ -31,9 +31,7 @@ static int keep(struct m3_explaining *e, enum m3_tap tap, int64_t layer, int64_t
 int m3_explain_operand(const struct m3_explaining *e, int i, enum m3_tap *tap, int64_t *layer, int64_t *row)
 {
     if (m3_setting_operand(tap, layer, &e->setting, e->tap, e->layer, i)) return -1;
-    const int is_of_module = m3_tap_table[e->tap].where == M3_WHERE_EVERY_MTP_MODULE;
-    const int64_t later = is_of_module && *layer < 0 && *tap != M3_TAP_FINAL_NORM ? m3_mtp_module_of(e->layer) + 1 : 0;
-    *row = e->row + later;
+    *row = e->row + (i == 0 ? e->node->shift : 0);
     return 0;
 }
 
@@ -45,7 +43,7 @@ static int keep_operand(struct m3_explaining *e, int i)
     int64_t layer, row;
     if (m3_explain_operand(e, i, &tap, &layer, &row)) return M3_OK;
     const int64_t all = m3_tap_rows(&e->setting, tap, layer);
-    switch (e->graph->op) {
+    switch (e->node->op) {
     case M3_OP_ATTEND:
         if (i == 1 || i == 2) return keep(e, tap, layer, 0, row + 1);
         break;
@@ -148,7 +146,7 @@ static void zero_position_0(struct m3_explaining *e)
 
 int m3_explain_pass(struct m3_explaining *e)
 {
-    const enum m3_tap *extra = m3_explainers[e->graph->op].extra;
+    const enum m3_tap *extra = m3_explainers[e->node->op].extra;
     int status = keep(e, e->tap, e->layer, e->row, 1);
     for (int i = 0; !status && i < M3_OPERANDS; i++) status = keep_operand(e, i);
     for (int i = 0; !status && i < 3 && extra[i]; i++) status = keep(e, extra[i], e->layer, e->row, 1);
@@ -219,28 +217,11 @@ static int rotate(struct m3_explaining *e, struct m3_tap_request *r)
     return status;
 }
 
-/* embedding + (hidden half of eh_proj) hidden state */
-static int join(struct m3_explaining *e, struct m3_tap_request *r)
-{
-    const size_t count = (size_t)e->config->H;
-    const void *embedding = r->in[0];
-    float *none = calloc(count, sizeof *none);
-    if (!none) return m3_fail_memory(e->error, "explain", count * sizeof *none);
-    r->in[0] = none;
-    int status = m3_engine_f32()->tap(e->how->model, r, e->error);
-    free(none);
-    if (!status) status = m3_engine_f32()->plain->add(&e->ctx, r->y, embedding, r->y, e->config->H);
-    return status;
-}
-
 static int call(struct m3_explaining *e, struct m3_tap_request *r)
 {
-    switch (e->graph->op) {
+    switch (e->node->op) {
     case M3_OP_ATTEND_SEGMENTS: return segment(e, r);
     case M3_OP_ROPE_3D: return rotate(e, r);
-    case M3_OP_LINEAR:
-        if (e->graph->more == M3_MORE_JOIN) return join(e, r);
-        break;
     default: break;
     }
     return m3_engine_f32()->tap(e->how->model, r, e->error);
@@ -249,14 +230,14 @@ static int call(struct m3_explaining *e, struct m3_tap_request *r)
 int m3_explain_one_row(struct m3_explaining *e)
 {
     const struct m3_replacement plain = { m3_engine_f32()->plain, NULL };
-    const int is_whole = e->graph->op == M3_OP_SCATTER;         /* features go to rows by their number */
+    const int is_whole = e->node->op == M3_OP_SCATTER;         /* features go to rows by their number */
     const int is_of_text = m3_tap_table[e->tap].shape[0] == 'T' && !is_whole;
     const int64_t rows = is_whole ? e->how->the_case->T : 1;
     struct m3_request how = request_from(e, is_of_text ? e->row : 0);
     const struct m3_kept *own = &e->kept[0];
-    if (e->graph->op == M3_OP_NONE || e->graph->op == M3_OP_INPUT || e->graph->op == M3_OP_COPY) return M3_OK;
+    if (e->node->op == M3_OP_NONE || e->node->op == M3_OP_INPUT || e->node->op == M3_OP_COPY) return M3_OK;
     how.replacement = &plain;
-    const enum m3_tap tap = m3_graph_computed_with(e->tap), second = m3_graph_second(tap);
+    const enum m3_tap tap = m3_computed_with(e->tap), second = m3_computed_beside(tap);
     const int64_t width = m3_tap_width(&e->setting, tap, e->layer);
     const int64_t beside = second == M3_TAPS ? 1 : m3_tap_width(&e->setting, second, e->layer);
     void *y = calloc((size_t)(rows * width), sizeof(float)), *z = calloc((size_t)(rows * beside), sizeof(float));

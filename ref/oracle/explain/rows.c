@@ -87,15 +87,16 @@ int m3_explain_scatter(struct m3_explaining *e)
 
 int m3_explain_copy(struct m3_explaining *e)
 {
+    const struct m3_node *from = e->node->inputs[0];
     m3_explain_equation(e, "copy");
-    if (e->tap != M3_TAP_MERGED) return copied(e, M3_TAP_ROUTED, e->layer, e->row, e->channel);
+    if (e->tap != M3_TAP_MERGED) return copied(e, from->tap, from->layer, e->row, e->channel);
     const int64_t merge = e->config->vision.spatial_merge * e->config->vision.spatial_merge, H = e->config->H;
     const int64_t part = e->channel / H;
     m3_explain_note(e,
                     "A merged row is the rows of %" PRId64 " neighbouring patches side by side: this channel is "
                     "channel %" PRId64 " of patch %" PRId64 ".",
                     merge, e->channel % H, e->row * merge + part);
-    return copied(e, M3_TAP_LINEAR_2, -1, e->row * merge + part, e->channel % H);
+    return copied(e, from->tap, from->layer, e->row * merge + part, e->channel % H);
 }
 
 int m3_explain_input(struct m3_explaining *e)

@@ -9,7 +9,7 @@
 
 #include "model/files/origin.h"
 #include "model/semantics.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/judge/private/companions.h"
 #include "oracle/judge/rows/rows.h"
 
@@ -97,7 +97,7 @@ static struct m3_weight *vector_of(const struct m3_companions *c, enum m3_tap ta
         int64_t l = m3_layer_index(config, layer);
         return is_bias && m3_config_moe(config, l) ? &c->model->layers[l].router_bias : NULL;
     }
-    const enum m3_operator op = m3_graph_row_of(c->model, &c->semantics, tap, layer)->op;
+    const enum m3_operator op = m3_graph_node(c->model, &c->semantics, tap, layer)->op;
     const int is_norm = op == M3_OP_RMS_NORM || op == M3_OP_LAYER_NORM;
     if (!is_norm && !(op == M3_OP_LINEAR && is_bias)) return NULL;
     const struct m3_weight *w = m3_graph_weight(c->model, &c->semantics, tap, layer, is_bias);

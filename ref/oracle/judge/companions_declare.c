@@ -43,14 +43,14 @@ static int declare_steps(struct m3_companions_writer *c, const struct m3_watched
 static int declare_floats(struct m3_companions_writer *c, struct m3_watched *w, struct m3_error *error)
 {
     const struct m3_setting *s = &c->setting;
-    const enum m3_operator op = m3_graph_row_of(s->model, s->semantics, w->tap, w->layer)->op;
+    const enum m3_operator op = m3_graph_node(s->model, s->semantics, w->tap, w->layer)->op;
     const struct m3_arithmetic how = m3_setting_arithmetic(s, 1);
     const struct m3_watched *each = m3_companions_find(c, M3_TAP_EXPERT_OUT, w->layer);
     const int knows_each = each && each->is_dumped;
     const int64_t width = m3_tap_width(s, w->tap, w->layer);
     int64_t shape[M3_MAX_RANK];
     const int rank = m3_dump_shape(shape, c->dump, w->tap, w->layer);
-    m3_graph_steps(&w->n, &w->f, s->model, s->semantics, w->tap, w->layer, &how);
+    m3_steps(&w->n, &w->f, s->model, s->semantics, w->tap, w->layer, &how);
     if (w->tap == M3_TAP_ROUTED && !knows_each) w->n = 0, w->f = 1;        /* the whole allowance */
     w->gain = m3_gain_kind_of(s, w->tap, w->layer, knows_each);
 

@@ -328,6 +328,7 @@ struct explaining {
     const struct m3_comparison *result;
     const struct m3_safetensors *reference, *candidate;
     struct m3_compare_options options;
+    struct m3_error *error;
 };
 
 static int try(void *self, const struct m3_profile *profile, int *passes)
@@ -341,7 +342,7 @@ static int try(void *self, const struct m3_profile *profile, int *passes)
     *passes = status == M3_OK && now.verdict == M3_VERDICT_PASS && now.count == e->result->count;
     m3_comparison_free(&now);
     m3_error_free(&ignored);
-    return status == M3_INTERNAL ? status : M3_OK;
+    return status == M3_INTERNAL ? m3_fail_memory(e->error, "comparison", 0) : M3_OK;
 }
 
 static int explain(struct m3_comparison *result, const struct m3_safetensors *reference,
@@ -349,7 +350,9 @@ static int explain(struct m3_comparison *result, const struct m3_safetensors *re
                    struct m3_error *error)
 {
     const struct m3_stage *first = result->divergence;
-    struct explaining e = { .result = result, .reference = reference, .candidate = candidate, .options = *options };
+    struct explaining e = {
+        .result = result, .reference = reference, .candidate = candidate, .options = *options, .error = error
+    };
     enum m3_tap tap;
     int64_t layer;
     if (first == NULL || result->not_comparable > 0 || m3_is_gradient(first->tap)) return M3_OK;
@@ -357,9 +360,8 @@ static int explain(struct m3_comparison *result, const struct m3_safetensors *re
     e.options.stop = 1;
     e.options.decisions = NULL;
     const int is_known = m3_tap_parse(first->tap, &tap, &layer) == 0 && !first->selection;
-    int status = m3_explain(result->explained_by, options->profile_text, options->profile, is_known ? (int)tap : -1,
-                            layer, try, &e);
-    return status == M3_OK ? M3_OK : m3_fail_memory(error, "comparison", 0);
+    return m3_explain(result->explained_by, options->profile_text, options->profile, is_known ? (int)tap : -1, layer,
+                      try, &e, error);
 }
 
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/judge/judge.h"
 #include "oracle/judge/private/match.h"
 
@@ -143,23 +143,28 @@ static int check_losses(const struct m3_side *reference, const struct m3_side *c
 }
 
 /* The taps whose operators read this one: its gradient is the sum of what their derivatives give. */
-static void name_readers(struct m3_comparison *result)
+static int name_readers(struct m3_comparison *result, struct m3_error *error)
 {
     char names[200] = "";
     enum m3_tap tap;
     int64_t layer;
-    if (result->divergence == NULL || m3_gradient_tap(result->divergence->tap, &tap, &layer) != 0) return;
-    for (int t = 0; t < M3_TAPS; t++)
-        for (int i = 0; i < M3_OPERANDS; i++) {
-            const struct m3_operand *x = &m3_graph[t].operands[i];
+    struct m3_graph graph;
+    if (result->divergence == NULL || m3_gradient_tap(result->divergence->tap, &tap, &layer) != 0) return M3_OK;
+    const int status = m3_graph_record_every_tap(&graph, error);
+    for (int t = 0; t < M3_TAPS && !status; t++) {
+        const struct m3_node *reader = m3_graph_last(&graph, (enum m3_tap)t);
+        for (int i = 0; i < reader->input_count; i++) {
             const size_t length = strlen(names);
-            if (x->from == M3_FROM_NOWHERE || x->tap != tap) continue;
+            if (reader->inputs[i]->tap != tap) continue;
             snprintf(names + length, sizeof names - length, "%s%s (%s)", length > 0 ? ", " : "", m3_tap_table[t].name,
-                     m3_operator_name(m3_graph[t].op));
+                     m3_operator_name(reader->op));
         }
+    }
     if (names[0] != '\0')
         m3_fail(&result->notes, M3_OK, "%s is what comes back from the operators that read this tap: %s",
                 result->divergence->tap, names);
+    m3_graph_free(&graph);
+    return status;
 }
 
 int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
@@ -185,6 +190,5 @@ int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *ref
                        m3_safetensors_path(candidate->file), m3_safetensors_path(reference->file));
     result->unjudged = result->not_judged + (holds != NULL && strcmp(holds, "part") == 0 ? 0 : result->extra);
     m3_compare_settle(result);
-    name_readers(result);
-    return M3_OK;
+    return name_readers(result, error);
 }

@@ -279,7 +279,7 @@ static void read_partials(struct drifting *d, const struct m3_operator_check *ch
     const struct m3_setting *s = &check->setting;
     const struct m3_weight *w = m3_graph_weight(s->model, s->semantics, (enum m3_tap)m->tap, m->layer, 0);
     if (s->profile == NULL || w == NULL ||
-        m3_graph_row_of(s->model, s->semantics, (enum m3_tap)m->tap, m->layer)->more == M3_MORE_JOIN)
+        m3_graph_node(s->model, s->semantics, (enum m3_tap)m->tap, m->layer)->adds_input)
         return;
     d->terms = d->bends ? w->rows : w->cols;
     if (d->terms > 0) d->partials = m3_profile_partials(s->profile, m->want->name);
@@ -291,7 +291,7 @@ static int read_bias(struct drifting *d, const struct m3_operator_check *check, 
 {
     const struct m3_setting *s = &check->setting;
     const enum m3_tap tap = (enum m3_tap)m->tap;
-    if (m3_graph_row_of(s->model, s->semantics, tap, m->layer)->op != M3_OP_LINEAR) return M3_OK;
+    if (m3_graph_node(s->model, s->semantics, tap, m->layer)->op != M3_OP_LINEAR) return M3_OK;
     const struct m3_weight *bias = m3_graph_weight(s->model, s->semantics, tap, m->layer, 1);
     if (bias == NULL || bias->data == NULL || bias->cols != d->beside.width) return M3_OK;
     d->bias = malloc((size_t)bias->cols * sizeof *d->bias);

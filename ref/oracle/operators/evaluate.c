@@ -7,6 +7,7 @@
 #include "oracle/error/recompute.h"
 #include "oracle/judge/align.h"
 #include "oracle/operators/derivative.h"
+#include "oracle/operators/own_graph.h"
 
 /* Values of one tap: `real` of the engine, or int32_t. */
 struct m3_values_of_tap {
@@ -114,8 +115,11 @@ static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
     int64_t layer;
     if (tap == M3_TAP_ROUTED) return of_experts[i];
     const int64_t own = m3_fragment_layer(e->f, tap);
-    if (m3_graph_operand(&operand, &layer, e->model, &e->f->semantics, tap, own, i)) return M3_TAPS;
-    return operand == M3_TAP_PROJECTOR_OUT && e->f->the_case.pictures.P == 0 ? M3_TAPS : operand;
+    if (m3_operator_operand(&operand, &layer, e->model, &e->f->semantics, tap, own, i)) return M3_TAPS;
+    if (operand == M3_TAP_PROJECTOR_OUT && e->f->the_case.pictures.P == 0) return M3_TAPS;
+    /* A mistake may take the layer for a full one. */
+    if (operand == M3_TAP_INDEX_BLOCKS && !m3_config_sparse(&e->model->config, 0)) return M3_TAPS;
+    return operand;
 }
 
 /* Rows of a tap that are computed. */
@@ -148,7 +152,7 @@ static int announce(const struct evaluating *e, enum m3_tap tap, int64_t layer)
 
 static int compute(const struct evaluating *e, enum m3_tap wanted)
 {
-    const enum m3_tap tap = m3_graph_computed_with(wanted), second = m3_graph_second(tap);
+    const enum m3_tap tap = m3_computed_with(wanted), second = m3_computed_beside(tap);
     /* clang-format off */
     struct m3_tap_request r = { .how = &e->request, .tap = tap, .layer = m3_fragment_layer(e->f, tap),
                                 .p0 = e->f->the_case.p0 + e->first, .places = e->f->places };

@@ -6,6 +6,7 @@
 
 #include "base/minmax.h"
 #include "oracle/judge/align.h"
+#include "oracle/operators/own_graph.h"
 #include "oracle/operators/parameters.h"
 
 struct making {
@@ -208,7 +209,7 @@ static void bind(struct m3_weight *w, const struct m3_tensor *t)
 static struct m3_weight *weight_of(struct m3_fragment *f, const struct m3_operand_row *row)
 {
     const int64_t layer = m3_fragment_layer(f, row->tap);
-    return (struct m3_weight *)(uintptr_t)m3_graph_weight(&f->model, &f->semantics, row->tap, layer, row->weight);
+    return (struct m3_weight *)(uintptr_t)m3_operator_weight(&f->model, &f->semantics, row->tap, layer, row->weight);
 }
 
 static int bind_scales(const struct making *m, const struct m3_operand_row *row, const struct m3_tensor *t)
@@ -362,17 +363,7 @@ static int take_inputs(const struct making *m)
 
 /* ---- the whole */
 
-int64_t m3_fragment_layer(const struct m3_fragment *f, enum m3_tap tap)
-{
-    switch (m3_tap_table[tap].where) {
-    case M3_WHERE_BEFORE_VISION_LAYERS:
-    case M3_WHERE_AFTER_VISION_LAYERS:
-    case M3_WHERE_BEFORE_LAYERS:
-    case M3_WHERE_AFTER_LAYERS: return -1;
-    case M3_WHERE_EVERY_VISION_LAYER: return 0;
-    default: return f->layer;
-    }
-}
+int64_t m3_fragment_layer(const struct m3_fragment *f, enum m3_tap tap) { return m3_operator_layer(f->op, tap); }
 
 int64_t m3_fragment_rows(const struct m3_fragment *f) { return f->dims['P'] ? f->dims['P'] : f->dims['T']; }
 
@@ -383,13 +374,13 @@ int m3_fragment_make(struct m3_fragment **fragment, const struct m3_operator_row
     const struct making m = { f, source, error };
     if (!f) return m3_fail_memory(error, op->name, sizeof *f);
     f->op = op;
-    f->layer = op->kind & M3_LAYER_MODULE ? M3_MTP_LAYER : 0;
     f->model.layers = f->layers;
     f->model.mtp = &f->mtp;
     f->model.vision.layers = &f->vision_layer;
     int status = take_operands(&m);
     if (!status) status = take_config(&m);
     if (!status) status = check_config(&m);
+    if (!status) status = m3_graphs_record(&f->model, error);
     if (!status) status = take_inputs(&m);
     const struct m3_config *c = &f->model.config;
     if (!status && (f->drawings[0].levels || f->drawings[1].levels || f->drawings[2].levels))
@@ -404,6 +395,7 @@ void m3_fragment_free(struct m3_fragment *f)
 {
     if (!f) return;
     m3_drawn_experts_free(f->drawn);
+    m3_graphs_free(&f->model);
     free(f->layers[0].experts);
     m3_case_free(&f->the_case);
     free(f);

@@ -111,9 +111,9 @@ int m3_identify(struct m3_identified *found, const struct m3_case_file *cases, c
     *found = (struct m3_identified){ 0 };
     all.distance = calloc(count, sizeof *all.distance);
     all.applies = calloc(count, 1);
-    all.are_of = m3_mistakes_of(cases->op);
-    const int has_room = all.distance && all.applies && all.are_of;
+    const int has_room = all.distance && all.applies;
     int status = has_room ? M3_OK : m3_fail_memory(error, "mistakes", count * sizeof *all.distance);
+    if (!status) status = m3_mistakes_of(&all.are_of, cases->op, error);
     for (int64_t i = 0; !status && i < cases->count; i++) status = try_case(&all, i);
     if (!status && all.tried_cases > 0) decide(found, &all);
     free(all.distance);

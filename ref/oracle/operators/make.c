@@ -341,9 +341,8 @@ static int plan_all(struct making *m)
     m->cases = calloc((size_t)most + 1, sizeof *m->cases);
     m->catches = calloc((size_t)most + 1, sizeof *m->catches);
     m->caught = calloc(2 * (size_t)m3_operator_mistakes() + 1, 1);
-    m->are_of = m3_mistakes_of(m->op);
-    if (!m->cases || !m->catches || !m->caught || !m->are_of) return m3_fail_memory(m->error, "cases", (size_t)most);
-    int status = M3_OK;
+    if (!m->cases || !m->catches || !m->caught) return m3_fail_memory(m->error, "cases", (size_t)most);
+    int status = m3_mistakes_of(&m->are_of, m->op, m->error);
     for (int64_t i = 0; !status && i < most; i++) {
         const struct m3_plan *plan = i < count ? &plans[i] : NULL;
         if (plan && !m3_plan_is_of(plan, m->op->name)) continue;

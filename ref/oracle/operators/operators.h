@@ -6,7 +6,7 @@
 #include "io/safetensors.h"
 #include "model/derivative.h"
 #include "model/taps.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 
 /* What an operand is in the model of one layer. */
 enum m3_role {

@@ -6,6 +6,7 @@
 
 #include "oracle/judge/align.h"
 #include "oracle/operators/derivative.h"
+#include "oracle/operators/own_graph.h"
 #include "oracle/variants/mistakes_backward.h"
 
 int m3_operator_mistakes(void) { return m3_mistake_count() + m3_backward_mistakes(); }
@@ -24,13 +25,6 @@ const struct m3_mistake *m3_operator_mistake_named(const char *id)
 
 /* ---- which taps a call computes */
 
-static int is_operand(const struct m3_operator_row *op, enum m3_tap tap)
-{
-    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
-        if (op->operands[i].role == M3_ROLE_TAP && op->operands[i].tap == tap) return 1;
-    return 0;
-}
-
 static int is_first(const struct m3_mistake *mistake, enum m3_tap tap, int64_t layer)
 {
     char name[96];
@@ -38,32 +32,39 @@ static int is_first(const struct m3_mistake *mistake, enum m3_tap tap, int64_t l
 }
 
 /* An output, or a tap between the operands and an output. The patterns of mistakes name layers: any number will do. */
-static int shows_in(const struct m3_mistake *mistake, const struct m3_operator_row *op, enum m3_tap tap)
+static int shows_in(const struct m3_mistake *mistake, const struct m3_operator_row *op, const struct m3_node *node)
 {
     const int64_t layers[] = { -1, 0, 1, 2, 3, 4, 5, M3_MTP_LAYER, M3_MTP_LAYER + 1 };
-    if (is_operand(op, tap) || (tap == M3_TAP_INDEX_BLOCKS && !(op->kind & M3_LAYER_SPARSE))) return 0;
+    if (!node || m3_operator_reads(op, node->tap)) return 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
-        if (is_first(mistake, tap, layers[i])) return 1;
-    for (int i = 0; i < M3_OPERANDS; i++)
-        if (m3_graph[tap].operands[i].from == M3_FROM_HERE && shows_in(mistake, op, m3_graph[tap].operands[i].tap))
-            return 1;
+        if (is_first(mistake, node->tap, layers[i])) return 1;
+    for (int i = 0; i < node->input_count; i++)
+        if (node->inputs[i]->layer == node->layer && shows_in(mistake, op, node->inputs[i])) return 1;
     return 0;
 }
 
-int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op)
+static int is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op, const struct m3_graph *own)
 {
     if (op->derivative) return m3_backward_mistake_is_of(mistake, op->derivative);
-    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
-        if (op->outputs[i].role == M3_ROLE_TAP && shows_in(mistake, op, op->outputs[i].tap)) return 1;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++) {
+        const enum m3_tap tap = op->outputs[i].tap;
+        if (op->outputs[i].role != M3_ROLE_TAP) continue;
+        if (shows_in(mistake, op, m3_graph_find(own, tap, m3_operator_layer(op, tap)))) return 1;
+    }
     return 0;
 }
 
-unsigned char *m3_mistakes_of(const struct m3_operator_row *op)
+int m3_mistakes_of(unsigned char **are_of, const struct m3_operator_row *op, struct m3_error *error)
 {
+    const struct m3_semantics released = { 0 };
     const int count = m3_operator_mistakes();
-    unsigned char *are_of = malloc((size_t)count + 1);
-    for (int k = 0; are_of && k < count; k++) are_of[k] = m3_mistake_is_of(m3_operator_mistake_at(k), op) != 0;
-    return are_of;
+    struct m3_graph own;
+    *are_of = malloc((size_t)count + 1);
+    int status = *are_of ? M3_OK : m3_fail_memory(error, "mistakes", (size_t)count);
+    if (!status) status = m3_operator_graph(&own, op, &released, error);
+    for (int k = 0; k < count && !status; k++) (*are_of)[k] = is_of(m3_operator_mistake_at(k), op, &own) != 0;
+    if (*are_of) m3_graph_free(&own);
+    return status;
 }
 
 /* Results are rounded to float, as those of other mistakes are. */

@@ -11,10 +11,9 @@ int m3_operator_mistakes(void);
 const struct m3_mistake *m3_operator_mistake_at(int i);
 const struct m3_mistake *m3_operator_mistake_named(const char *id); /* NULL: unknown */
 
-/* Can the mistake be made in this operator: does it first show in one of the taps that a call computes? */
-int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op);
-/* [m3_operator_mistakes()] whether each is of it, to be freed; NULL: no memory. */
-unsigned char *m3_mistakes_of(const struct m3_operator_row *op);
+/* Which mistakes can be made in this operator: those that first show in one of the taps that a call computes. *are_of
+ * [m3_operator_mistakes()] is to be freed in any case. M3_INTERNAL. */
+int m3_mistakes_of(unsigned char **are_of, const struct m3_operator_row *op, struct m3_error *error);
 
 /* The call with the mistake, values rounded to float as they are computed. *applies is 0 if the mistake needs what the
  * call does not have, or refuses it. Statuses: M3_INTERNAL. Free the result in any case. */

@@ -167,25 +167,34 @@ static void print_notes(const struct m3_html *html)
     fputs("</ul>\n", html->out);
 }
 
-int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
+static int print_page(struct m3_html *html, struct m3_error *error)
 {
-    struct m3_html html = { .out = out, .subject = subject };
+    const struct m3_report_subject *subject = html->subject;
     const int has_sides = !subject->only_findings && !subject->comparison->sides;
-    if (m3_report_whole(&subject->comparison->notes, error)) return M3_INTERNAL;
-    int status = has_sides ? m3_side_begin(&html.reference, subject->reference, error) : M3_OK;
-    if (status == M3_OK && has_sides) status = m3_side_begin(&html.candidate, subject->candidate, error);
+    int status = has_sides ? m3_side_begin(&html->reference, subject->reference, error) : M3_OK;
+    if (status == M3_OK && has_sides) status = m3_side_begin(&html->candidate, subject->candidate, error);
     if (status != M3_OK) return status;
     char title[128], line[128];
     snprintf(title, sizeof title, "m3ref %s: %s", subject->command, m3_verdict_text(subject->comparison->verdict));
     snprintf(line, sizeof line, "m3ref %s", subject->command);
-    m3_page_begin(out, title, line);
-    status = print_top(&html, error);
-    print_files(&html);
-    print_notes(&html);
-    if (status == M3_OK) status = m3_html_stages(&html, error);
-    if (status == M3_OK && !subject->only_findings) status = m3_html_heat_maps(&html, error);
-    if (status == M3_OK && !subject->only_findings) status = m3_html_selections(&html, error);
-    m3_html_sections(&html);
-    m3_page_end(out);
+    m3_page_begin(html->out, title, line);
+    status = print_top(html, error);
+    print_files(html);
+    print_notes(html);
+    if (status == M3_OK) status = m3_html_stages(html, error);
+    if (status == M3_OK && !subject->only_findings) status = m3_html_heat_maps(html, error);
+    if (status == M3_OK && !subject->only_findings) status = m3_html_selections(html, error);
+    m3_html_sections(html);
+    m3_page_end(html->out);
+    return status;
+}
+
+int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
+{
+    struct m3_html html = { .out = out, .subject = subject };
+    if (m3_report_whole(&subject->comparison->notes, error)) return M3_INTERNAL;
+    int status = m3_graph_record_every_tap(&html.every_tap, error);
+    if (status == M3_OK) status = print_page(&html, error);
+    m3_graph_free(&html.every_tap);
     return status != M3_OK ? status : m3_report_end(out, "HTML report", error);
 }

@@ -4,7 +4,7 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/report/private/html.h"
 
 extern const char m3_specification[], m3_specification_end[], m3_verdicts[], m3_verdicts_end[];
@@ -96,7 +96,7 @@ void m3_html_sections(const struct m3_html *html)
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(c->stages[i].tap, &tap, &layer) != 0) continue;
-        const char *const *headings = m3_tap_sections(tap);
+        const char *const *headings = m3_tap_sections(m3_graph_last(&html->every_tap, tap));
         for (int k = 0; k < 2 && headings[k]; k++) add(&all, headings[k]);
     }
     add(&all, M3_HTML_TIERS);

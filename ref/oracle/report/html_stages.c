@@ -4,7 +4,7 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/html.h"
 
@@ -152,7 +152,7 @@ static void print_links(const struct m3_html *html, const char *tap_name)
     enum m3_tap tap;
     int64_t layer;
     if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
-    const char *const *headings = m3_tap_sections(tap);
+    const char *const *headings = m3_tap_sections(m3_graph_last(&html->every_tap, tap));
     for (int i = 0; i < 2 && headings[i] != NULL; i++) {
         fputs(i > 0 ? ", " : "", html->out);
         m3_html_link(html, headings[i]);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "oracle/judge/align.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "ops/math.h"
 #include "oracle/variants/private/honest.h"
 
@@ -211,8 +211,8 @@ static void add_places(struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
     static const char *const inner[] = { "gate", "up" };
     if (!m3_layer_has_tap(&honest->model->config, tap, layer)) return;
-    const struct m3_graph_row *row = m3_graph_row_of(honest->model, honest->semantics, tap, layer);
-    int weights = row->op == M3_OP_LINEAR ? 1 : row->op == M3_OP_GATED_MLP ? 3 : 0;
+    const struct m3_node *node = m3_graph_node(honest->model, honest->semantics, tap, layer);
+    int weights = node->op == M3_OP_LINEAR ? 1 : node->op == M3_OP_GATED_MLP ? 3 : 0;
     for (int i = 0; i < weights; i++) {
         struct m3_honest_place *place = &honest->places[honest->place_count++];
         place->weight = m3_graph_weight(honest->model, honest->semantics, tap, layer, i);

@@ -18,7 +18,7 @@ static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong
 
     int64_t n, f;
     const struct m3_arithmetic how = m3_setting_arithmetic(&p.setting, 1);
-    m3_graph_steps(&n, &f, p.model, &p.semantics, tap, layer, &how);
+    m3_steps(&n, &f, p.model, &p.semantics, tap, layer, &how);
     ck_assert_msg(made.n == n && made.f == f, "%s: bounds say %d + %d, the graph %d + %d", m3_tap_table[tap].name,
                   (int)made.n, (int)made.f, (int)n, (int)f);
     const int64_t count = made.rows * made.width;

@@ -184,26 +184,27 @@ START_TEST(explained)
 {
     struct m3_profile *bf16 = open_profile("bf16"), *fp8 = open_profile("fp8"), *tp8 = open_profile("bf16+tp8");
     struct tried t = { .passes = "bf16+tp8" };
+    struct m3_error error = { 0 };
     char word[M3_EXPLAINED];
-    ck_assert_int_eq(m3_explain(word, "bf16", bf16, M3_TAP_ATTN_OUT, 3, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, "bf16", bf16, M3_TAP_ATTN_OUT, 3, try, &t, &error), 0);
     ck_assert_str_eq(word, "tp8");
     ck_assert_str_eq(t.names, "bf16+tp2 bf16+tp4 bf16+tp8 ");
     t = (struct tried){ 0 };
-    ck_assert_int_eq(m3_explain(word, "bf16", bf16, M3_TAP_MLP_NORM, 3, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, "bf16", bf16, M3_TAP_MLP_NORM, 3, try, &t, &error), 0);
     ck_assert_str_eq(word, "");
     ck_assert_str_eq(t.names, "bf16+fused_norm bf16+norm_weight_bf16 bf16+norm_unit_bf16 ");
     t = (struct tried){ .passes = "fp8+act_token" };
-    ck_assert_int_eq(m3_explain(word, "fp8", fp8, M3_TAP_Q_PROJ, 3, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, "fp8", fp8, M3_TAP_Q_PROJ, 3, try, &t, &error), 0);
     ck_assert_str_eq(word, "act_token");
     t = (struct tried){ 0 };
-    ck_assert_int_eq(m3_explain(word, "bf16+tp8", tp8, -1, -1, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, "bf16+tp8", tp8, -1, -1, try, &t, &error), 0);
     ck_assert_ptr_null(strstr(t.names, "tp8+tp8"));
     t = (struct tried){ 0 };
-    ck_assert_int_eq(m3_explain(word, NULL, bf16, M3_TAP_ATTN_OUT, 3, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, NULL, bf16, M3_TAP_ATTN_OUT, 3, try, &t, &error), 0);
     ck_assert_str_eq(t.names, "");
     /* every word is in the list */
     t = (struct tried){ 0 };
-    ck_assert_int_eq(m3_explain(word, "fp8", fp8, -1, -1, try, &t), 0);
+    ck_assert_int_eq(m3_explain(word, "fp8", fp8, -1, -1, try, &t, &error), 0);
     for (int i = 0; m3_profile_word_texts[i][0]; i++)
         ck_assert_msg(strstr(t.names, m3_profile_word_texts[i][0]) != NULL, "%s", m3_profile_word_texts[i][0]);
     m3_profile_close(bf16);

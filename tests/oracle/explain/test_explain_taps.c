@@ -222,7 +222,7 @@ static void explain(enum m3_tap tap, int64_t layer, int64_t row, const char *cha
     const int status = m3_explain_tap(&e, &how, &pass.error);
     if (status) m3_error_print(&pass.error, stderr);
     ck_assert_msg(status == M3_OK, "%s, row %d, channel %s", e.name, (int)row, channel ? channel : "-");
-    const enum m3_operator op = m3_graph_row_of(pass.model, &pass.semantics, tap, layer)->op;
+    const enum m3_operator op = m3_graph_node(pass.model, &pass.semantics, tap, layer)->op;
     check_result(&e, tap, layer);
     check_origin(&e, op);
     follow_all(&e);

@@ -6,7 +6,7 @@
 
 #include "base/context.h"
 #include "oracle/judge/companions.h"
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/error/recompute.h"
 
 static struct m3_error error;
@@ -164,9 +164,10 @@ static struct m3_value value_of(double **values, int32_t **ids, enum m3_tap tap,
 }
 
 /* Does the tap need a matrix? */
-static int needs_matrix(const struct m3_graph_row *row)
+static int needs_matrix(const struct m3_node *node)
 {
-    return row->op == M3_OP_LINEAR || row->op == M3_OP_EMBED || row->op == M3_OP_EXPERT || row->op == M3_OP_GATED_MLP;
+    return node->op == M3_OP_LINEAR || node->op == M3_OP_EMBED || node->op == M3_OP_EXPERT ||
+           node->op == M3_OP_GATED_MLP;
 }
 
 /* Goal:  without its matrices a model makes the same taps again, and its companions are those of the taps.
@@ -192,17 +193,17 @@ START_TEST(taps)
     enum m3_tap tap;
     int64_t layer, made = 0, missing = 0, gains = 0, margins = 0;
     for (int64_t i = 0; m3_trace_tap(&bare, i, &tap, &layer); i++) {
-        const struct m3_graph_row *row = m3_graph_row_of(model, semantics, tap, layer);
+        const struct m3_node *node = m3_graph_node(model, semantics, tap, layer);
         double *values;
         int32_t *ids;
         const struct m3_value value = value_of(&values, &ids, tap, layer);
         ck_assert_int_eq(value.rows, m3_tap_rows(&bare, tap, layer));
         ck_assert_int_eq(value.width, m3_tap_width(&bare, tap, layer));
-        const int choice = m3_tap_table[tap].kind == M3_KIND_CHOICES, input = row->op == M3_OP_INPUT;
+        const int choice = m3_tap_table[tap].kind == M3_KIND_CHOICES, input = node->op == M3_OP_INPUT;
         struct m3_recomputed a, b;
         ck_assert_int_eq(m3_trace_recompute(&a, traces[0], tap, layer, &error), 0);
         ck_assert_msg(m3_trace_recompute(&b, traces[1], tap, layer, &error) == 0, "%s", error.text);
-        if (needs_matrix(row) || input) {
+        if (needs_matrix(node) || input) {
             ck_assert_msg(b.missing[0] != 0, "%s was made without weights", m3_tap_table[tap].name);
             missing++;
         } else if (a.y && !a.missing[0]) {
@@ -225,7 +226,7 @@ START_TEST(taps)
             ck_assert(isfinite(beside.bound[j]) && beside.bound[j] >= 0 && beside.walk[j] >= 0);
         if (beside.bound) {
             int64_t n, f;
-            m3_graph_steps(&n, &f, model, semantics, tap, layer, &how);
+            m3_steps(&n, &f, model, semantics, tap, layer, &how);
             ck_assert(beside.n == n && beside.f == f);
         }
         if (choice) {
@@ -233,8 +234,8 @@ START_TEST(taps)
             ck_assert_int_eq(beside.decisions, value.rows * each);
             margins++;
         }
-        const int gated = row->op == M3_OP_EXPERT || row->op == M3_OP_GATED_MLP;
-        ck_assert((beside.gain != NULL) == (row->op == M3_OP_LINEAR || gated));
+        const int gated = node->op == M3_OP_EXPERT || node->op == M3_OP_GATED_MLP;
+        ck_assert((beside.gain != NULL) == (node->op == M3_OP_LINEAR || gated));
         ck_assert((beside.intermediates != NULL) == gated && (beside.intermediates_walk != NULL) == gated);
         for (int64_t j = 0; gated && j < value.rows * value.width; j++)
             ck_assert(isfinite(beside.intermediates[j]) && beside.intermediates[j] > 0 &&
@@ -242,7 +243,7 @@ START_TEST(taps)
         if (beside.gain) ck_assert_int_eq(beside.gain_stride, gated ? value.width : 0);
         const struct m3_weight *w = m3_graph_weight(model, semantics, tap, layer, 0);
         const int join = tap == M3_TAP_MTP_EH_PROJ && semantics->mtp_join == M3_MTP_ADDITIVE;
-        for (int64_t o = 0; row->op == M3_OP_LINEAR && !join && o < w->rows; o++) {
+        for (int64_t o = 0; node->op == M3_OP_LINEAR && !join && o < w->rows; o++) {
             double squares = 0, *weights = calloc((size_t)w->cols, sizeof *weights);
             m3_expand_f64(weights, w, o, 0, w->cols);
             for (int64_t k = 0; k < w->cols; k++) squares += weights[k] * weights[k];

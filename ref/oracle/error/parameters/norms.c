@@ -17,7 +17,7 @@ static void derive(double *dy, const double *x, const double *w, int64_t H, int 
 int m3_by_eps(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;            /* heads are normalised separately */
-    const int centred = m->row->op == M3_OP_LAYER_NORM, offset = !centred && m->config->gemma_norm;
+    const int centred = m->node->op == M3_OP_LAYER_NORM, offset = !centred && m->config->gemma_norm;
     const double eps = centred ? m->config->vision.eps : m->config->eps;
     for (int64_t at = 0; at < m->count; at += H)
         derive(m->y + at, m->in[0].x + at, m->vector[0], H, offset, centred, eps);

@@ -304,7 +304,7 @@ static int test(struct m3_tier_result *result, struct m3_trace *trace, const str
 int m3_parameters_test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *setting,
                        const struct m3_parameter_question *q, struct m3_error *error)
 {
-    const enum m3_operator op = m3_graph_row_of(setting->model, setting->semantics, q->tap, q->layer)->op;
+    const enum m3_operator op = m3_graph_node(setting->model, setting->semantics, q->tap, q->layer)->op;
     const struct m3_tap_values *v = q->values;
     struct groups g;
     /* Truncated sums are off to one side. */

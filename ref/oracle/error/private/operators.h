@@ -2,7 +2,7 @@
 #ifndef M3_ORACLE_ERROR_PRIVATE_OPERATORS_H
 #define M3_ORACLE_ERROR_PRIVATE_OPERATORS_H
 
-#include "oracle/error/graph.h"
+#include "oracle/error/operators.h"
 #include "oracle/error/propagate.h"
 
 struct m3_recomputing;
@@ -29,6 +29,7 @@ struct m3_error_operator {
     const char *points[M3_POINTS]; /* intermediates that a profile may store more coarsely. SPEC 7.3 */
     int linears; /* this many of them, from the first, are linear operators without a tap */
     int in_parts; /* its last product may be computed in parts: m->partials */
+    int roundings; /* at c = 4, c_turn = 1; those of the reduction, of weights and of a bias come in addition */
     enum m3_functions functions;
     int copies; /* numbers are copied unchanged */
     int has_suspect; /* the bound includes a probable allowance */

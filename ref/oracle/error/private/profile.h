@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "model/graph/graph.h"
 #include "oracle/error/profile.h"
 
 /* What an entry of a field with patterns says about the points that its pattern matches. */
@@ -43,7 +44,7 @@ enum m3_profile_points {
 
 int m3_profile_matches(const char *pattern, const char *point);
 /* Does the pattern match a point of that kind in any model? */
-int m3_profile_means_something(const char *pattern, enum m3_profile_points which);
+int m3_profile_means_something(const char *pattern, enum m3_profile_points which, const struct m3_graph *every_tap);
 /* The last entry that matches the point; NULL: none. A pattern that ends in '*' matches only taps. */
 const struct m3_profile_entry *m3_profile_last_match(const struct m3_profile_entries *entries, const char *point);
 double m3_profile_roundoff(enum m3_dtype dtype);

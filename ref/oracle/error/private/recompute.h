@@ -24,13 +24,13 @@ struct m3_recomputing {
     struct m3_ctx *ctx;
     enum m3_tap tap;
     int64_t layer;
-    const struct m3_graph_row *row;
+    const struct m3_node *node;
     const struct m3_error_operator *op;
     const struct m3_value *const *operands;
     int64_t first, end;                 /* of the wanted rows */
     struct m3_given in[M3_OPERANDS];
-    const struct m3_weight *w[M3_GRAPH_WEIGHTS];
-    const double *vector[M3_GRAPH_WEIGHTS];     /* weights of one row, expanded; NULL: none */
+    const struct m3_weight *w[M3_NODE_WEIGHTS];
+    const double *vector[M3_NODE_WEIGHTS];     /* weights of one row, expanded; NULL: none */
     int64_t *numbers;                   /* [rows] which rows are recomputed */
     int64_t rows, width, count;         /* count = rows width */
     double *y;                          /* [rows,width] of *out, as are the three below */

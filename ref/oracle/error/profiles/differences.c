@@ -20,9 +20,11 @@ static int differ_at(const struct m3_profile *a, const struct m3_profile *b, con
            m3_profile_read(a, point).u != m3_profile_read(b, point).u;
 }
 
-int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, enum m3_tap tap, int64_t layer)
+int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, const struct m3_graph *every_tap,
+                       enum m3_tap tap, int64_t layer)
 {
-    const struct m3_error_operator *op = m3_error_operators[m3_graph[tap].op];
+    const struct m3_node *node = m3_graph_last(every_tap, tap);
+    const struct m3_error_operator *op = m3_error_operators[node->op];
     char name[160];
     const int is_linear = op == &m3_error_linear || op->linears > 0 || tap == M3_TAP_MLP;
     const int turns = op->functions == M3_FUNCTIONS_TURN;
@@ -35,7 +37,7 @@ int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, e
         if (differ_at(a, b, name, is_linear)) return 1;
     }
     for (int i = 0; i < op->reads; i++)
-        if (m3_tap_name(name, sizeof name, m3_graph[tap].operands[i].tap, layer) == 0 &&
+        if (m3_tap_name(name, sizeof name, node->inputs[i]->tap, layer) == 0 &&
             m3_profile_read(a, name).u != m3_profile_read(b, name).u)
             return 1;
     return 0;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/graph/graph.h"
+
 /* Words that only name another hypothesis come before words that allow more. */
 static const char *const words[] = {
     "fused_norm",
@@ -46,8 +48,8 @@ static int is_word_of(const char *text, const char *word)
 }
 
 /* Is it worth a try? */
-static int may_explain(const struct m3_profile *profile, const struct m3_profile *other, const char *word, int tap,
-                       int64_t layer)
+static int may_explain(const struct m3_profile *profile, const struct m3_profile *other, const char *word,
+                       const struct m3_graph *every_tap, int tap, int64_t layer)
 {
     char name[96] = "";
     static const char *const scales[] = { "act_block", "act_token", "act_tensor", "act_mx" };
@@ -57,27 +59,32 @@ static int may_explain(const struct m3_profile *profile, const struct m3_profile
         m3_tap_name(name, sizeof name, M3_TAP_Q_PROJ, 0);
         if (m3_profile_input(profile, name).dtype != M3_F8_E4M3) return 0;
     }
-    return tap < 0 || m3_profiles_differ(profile, other, (enum m3_tap)tap, layer);
+    return tap < 0 || m3_profiles_differ(profile, other, every_tap, (enum m3_tap)tap, layer);
 }
 
 int m3_explain(char *explained, const char *text, const struct m3_profile *profile, int tap, int64_t layer,
-               m3_explain_try try, void *self)
+               m3_explain_try try, void *self, struct m3_error *error)
 {
     explained[0] = '\0';
     const size_t room = text ? strlen(text) + M3_EXPLAINED + 1 : 0;
     char *name = text && profile ? malloc(room) : NULL;
-    int status = M3_OK, passes = 0;
+    int status, passes = 0;
+    struct m3_graph every_tap;
+    if (text && profile && !name) return m3_fail_memory(error, "the name of a profile", room);
+    status = m3_graph_record_every_tap(&every_tap, error);
     for (size_t i = 0; name && i < sizeof words / sizeof *words && !status && !passes; i++) {
         struct m3_profile *other = NULL;
         struct m3_error ignored = { 0 };
         if (is_word_of(text, words[i])) continue;
         snprintf(name, room, "%s+%s", text, words[i]);
         const int is_open = m3_profile_open(&other, name, &ignored) == M3_OK;   /* a base without such fields: not */
-        if (is_open && may_explain(profile, other, words[i], tap, layer)) status = try(self, other, &passes);
+        if (is_open && may_explain(profile, other, words[i], &every_tap, tap, layer))
+            status = try(self, other, &passes);
         if (passes) snprintf(explained, M3_EXPLAINED, "%s", words[i]);
         m3_profile_close(other);
         m3_error_free(&ignored);
     }
+    m3_graph_free(&every_tap);
     free(name);
     return status;
 }

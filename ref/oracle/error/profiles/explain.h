@@ -11,9 +11,9 @@ typedef int (*m3_explain_try)(void *self, const struct m3_profile *profile, int 
 
 /* Tries words in the order of what they allow, little first, but only those that say something about the operator of
  * the tap (-1: any); other scales of E4M3 only where the profile has some. text: of `profile`, without which nothing is
- * tried. Writes the word, or "", to explained [M3_EXPLAINED]. Returns 0, or the status of a try. */
+ * tried. Writes the word, or "", to explained [M3_EXPLAINED]. M3_INTERNAL, or the status of a try. */
 enum { M3_EXPLAINED = 32 };
 int m3_explain(char *explained, const char *text, const struct m3_profile *profile, int tap, int64_t layer,
-               m3_explain_try try, void *self);
+               m3_explain_try try, void *self, struct m3_error *error);
 
 #endif

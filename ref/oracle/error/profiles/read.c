@@ -11,6 +11,7 @@
 
 struct reading {
     struct m3_profile *profile;
+    struct m3_graph every_tap;          /* for what patterns may match */
     const char *path;
     struct m3_error *error;
     int status;
@@ -85,7 +86,7 @@ static struct m3_profile_entry *add_entry(struct reading *reading, struct m3_pro
         [M3_POINTS_LINEAR] = "a pattern that matches a linear operator",
         [M3_POINTS_WEIGHTS] = "a pattern that matches a linear operator",
     };
-    if (!m3_profile_means_something(pattern, which)) {
+    if (!m3_profile_means_something(pattern, which, &reading->every_tap)) {
         json_t *got = json_string(pattern);
         refuse(reading, field, NULL, got, expected[which]);
         json_decref(got);
@@ -337,7 +338,9 @@ int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_err
 
     struct reading reading = { .profile = calloc(1, sizeof **profile), .path = name, .error = error };
     if (!reading.profile) reading.status = m3_fail_memory(error, name, sizeof **profile);
-    else read_fields(&reading, root);
+    else reading.status = m3_graph_record_every_tap(&reading.every_tap, error);
+    if (!reading.status) read_fields(&reading, root);
+    m3_graph_free(&reading.every_tap);
     m3_profile_forget_words(root);
     if (!reading.status) reading.status = hash(reading.profile, root, error);
     json_decref(root);

@@ -21,7 +21,7 @@ struct m3_explaining {
     const struct m3_config *config;
     struct m3_setting setting;
     struct m3_ctx ctx;
-    const struct m3_graph_row *graph;
+    const struct m3_node *node;
     enum m3_tap tap;
     int64_t layer, row;
     int64_t channel;                    /* of the row; of choices the candidate, -1: none was asked for */

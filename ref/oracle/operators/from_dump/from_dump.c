@@ -12,12 +12,14 @@
 #include "oracle/operators/fragment.h"
 #include "oracle/operators/from_dump/private.h"
 #include "oracle/operators/from_dump/rows.h"
+#include "oracle/operators/own_graph.h"
 
 static const uint64_t large_bytes = 1000000000;
 
 struct cutting {
     const struct m3_from_dump *options;
     struct m3_cut_run run;
+    struct m3_graph own;        /* the operator's */
     struct m3_cut *cuts;
     json_t *list;               /* the cases of the metadata */
     int64_t count, room, others, incomplete;
@@ -69,26 +71,36 @@ static int open_run(struct cutting *c, struct m3_model **model, struct m3_safete
     if (semantics) m3_semantics_read(&run->semantics, semantics);
     run->is_f64 = precision && strcmp(precision, "f64") == 0;
     run->dtype = c->options->dtype;
-    status = m3_side_begin(&run->side, *dump, c->error);
+    status = m3_operator_graph(&c->own, run->op, &run->semantics, c->error);
+    if (!status) status = m3_side_begin(&run->side, *dump, c->error);
     if (!status) status = open_case(c);
     return status ? status : check_origin(c, notes);
 }
 
 /* ---- one tap */
 
+static int has_tap(const struct cutting *c, enum m3_tap tap, int64_t layer)
+{
+    return m3_graph_find(m3_graph_of(c->run.model, &c->run.semantics), tap, layer) != NULL;
+}
+
 /* "got the operator linear, expected rms_norm or residual_norm". */
 static int refuse(struct cutting *c, const char *name, enum m3_tap tap, int64_t layer)
 {
     char makers[200] = "";
     struct m3_pairs pairs;
-    if (!m3_model_has_tap(c->run.model, tap, layer))
+    if (!has_tap(c, tap, layer))
         return m3_fail(c->error, M3_USAGE, "--tap: got %s, expected a tap of %s", name, c->options->model);
     for (int i = 0; i < m3_operator_rows(); i++) {
         const struct m3_operator_row *op = m3_operator_at(i);
         const size_t length = strlen(makers);
-        if (op->outputs[0].role == M3_ROLE_TAP &&
-            m3_pairs_find(&pairs, op, c->run.model, &c->run.semantics, tap, layer))
+        struct m3_graph own;
+        if (op->outputs[0].role != M3_ROLE_TAP) continue;
+        const int status = m3_operator_graph(&own, op, &c->run.semantics, c->error);
+        if (!status && m3_pairs_find(&pairs, op, &own, c->run.model, &c->run.semantics, tap, layer))
             snprintf(makers + length, sizeof makers - length, "%s%s", length > 0 ? " or " : "", op->name);
+        m3_graph_free(&own);
+        if (status) return status;
     }
     return m3_fail(c->error, M3_USAGE, "--tap: got the operator %s for %s, expected %s", c->run.op->name, name,
                    makers[0] ? makers : "another tap, because no operator of op --list makes it");
@@ -204,7 +216,7 @@ static int cut_one(struct cutting *c)
         return m3_fail(c->error, M3_USAGE, "--tap: got %s, expected a tap of SPEC 6", c->options->taps);
     if (m3_tap_table[tap].where < M3_WHERE_EVERY_LAYER && m3_tap_table[tap].where != M3_WHERE_EVERY_VISION_LAYER)
         layer = -1;
-    if (!m3_pairs_find(&pairs, c->run.op, c->run.model, &c->run.semantics, tap, layer))
+    if (!m3_pairs_find(&pairs, c->run.op, &c->own, c->run.model, &c->run.semantics, tap, layer))
         return refuse(c, c->options->taps, tap, layer);
     return cut_tap(c, &pairs);
 }
@@ -228,10 +240,10 @@ static int cut_if(struct cutting *c, enum m3_tap tap, int64_t layer)
 {
     struct m3_pairs pairs;
     char name[96];
-    if (!m3_model_has_tap(c->run.model, tap, layer) || m3_tap_name(name, sizeof name, tap, layer) ||
+    if (!has_tap(c, tap, layer) || m3_tap_name(name, sizeof name, tap, layer) ||
         !m3_tap_matches(c->options->taps, name) || !m3_safetensors_find(c->run.dump, name))
         return M3_OK;
-    if (!m3_pairs_find(&pairs, c->run.op, c->run.model, &c->run.semantics, tap, layer)) {
+    if (!m3_pairs_find(&pairs, c->run.op, &c->own, c->run.model, &c->run.semantics, tap, layer)) {
         c->others++;
         return M3_OK;
     }
@@ -308,6 +320,7 @@ static void end(struct cutting *c, struct m3_model *model, struct m3_safetensors
         json_decref(c->cuts[i].parameters);
     }
     free(c->cuts);
+    m3_graph_free(&c->own);
     json_decref(c->list);
     m3_case_free(&c->run.the_case);
     m3_model_close(model);

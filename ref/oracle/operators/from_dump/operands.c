@@ -7,6 +7,7 @@
 #include "oracle/error/tiers.h"
 #include "oracle/operators/drawn/drawn.h"
 #include "oracle/operators/from_dump/private.h"
+#include "oracle/operators/own_graph.h"
 #include "oracle/operators/planned.h"
 
 enum { PIECE = 1 << 16 };
@@ -111,7 +112,8 @@ static int heads_are_rows(const struct m3_cut_run *run, const struct m3_cut *cut
         const struct m3_operand_row *row = &run->op->operands[i];
         const struct m3_pair *pair = &cut->pairs.operands[i];
         if (row->role != M3_ROLE_WEIGHT || strlen(row->letters) != 1) continue;
-        const struct m3_weight *w = m3_graph_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
+        const struct m3_weight *w =
+            m3_operator_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
         if (w && w->rows * w->cols == t->shape[t->rank - 1]) return 1;
     }
     return 0;
@@ -242,7 +244,7 @@ int m3_cut_from_weights(struct m3_cut_operand *x, const struct m3_cut_run *run, 
         x->experts = run->model->layers[m3_layer_index(c, pair->layer)].experts;
         shape[rank++] = x->count = c->E;
     } else {
-        x->weight = m3_graph_weight(run->model, &run->semantics, pair->tap, pair->layer, x->row->weight);
+        x->weight = m3_operator_weight(run->model, &run->semantics, pair->tap, pair->layer, x->row->weight);
     }
     if (!x->experts && !x->weight)
         return m3_fail(error, M3_INTERNAL, "%s: %s: got no weight in the model", cut->tap, x->row->name);

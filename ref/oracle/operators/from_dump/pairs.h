@@ -3,7 +3,7 @@
 #define M3_ORACLE_OPERATORS_FROM_DUMP_PAIRS_H
 
 #include "base/semantics.h"
-#include "model/model.h"
+#include "model/graph/graph.h"
 #include "oracle/operators/operators.h"
 
 /* A tap of the model; found 0: the row is no tap and no weight of one. */
@@ -21,12 +21,9 @@ struct m3_pairs {
     struct m3_pair last;        /* the last output, which tells one call of the operator from another */
 };
 
-/* Compares the graph of the operator's own model of one layer with that of the model, from the tap back to the
- * operands. Returns 0 if the operator does not make this tap in this model and reading, otherwise 1. */
-int m3_pairs_find(struct m3_pairs *pairs, const struct m3_operator_row *op, const struct m3_model *model,
-                  const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer);
-
-/* Has the model this layer or module, and has it the tap? */
-int m3_model_has_tap(const struct m3_model *model, enum m3_tap tap, int64_t layer);
+/* Compares the operator's own graph (own_graph.h) with that of the model, from the tap back to the operands. Returns 0
+ * if the operator does not make this tap in this model and reading, otherwise 1. */
+int m3_pairs_find(struct m3_pairs *pairs, const struct m3_operator_row *op, const struct m3_graph *own,
+                  const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer);
 
 #endif

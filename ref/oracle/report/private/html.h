@@ -5,6 +5,7 @@
 #ifndef M3_ORACLE_REPORT_PRIVATE_HTML_H
 #define M3_ORACLE_REPORT_PRIVATE_HTML_H
 
+#include "model/graph/graph.h"
 #include "oracle/judge/align.h"
 #include "oracle/report/report.h"
 
@@ -12,6 +13,7 @@ struct m3_html {
     FILE *out;
     const struct m3_report_subject *subject;
     struct m3_side reference, candidate;
+    struct m3_graph every_tap;          /* for the sections of SPEC.md */
 };
 
 /* These print the parts in the order of the page. M3_INTERNAL if memory is short. */

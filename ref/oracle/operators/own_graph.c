@@ -1,0 +1,46 @@
+#include "oracle/operators/own_graph.h"
+
+int m3_operator_graph(struct m3_graph *graph, const struct m3_operator_row *op, const struct m3_semantics *semantics,
+                      struct m3_error *error)
+{
+    unsigned char sparse = (op->kind & M3_LAYER_SPARSE) != 0, moe = (op->kind & M3_LAYER_MOE) != 0;
+    const struct m3_config config = {
+        .layers = 1,
+        .sparse = &sparse,
+        .moe = &moe,
+        .shared_intermediate = 1,
+        .vision = { .layers = 1, .present = (op->kind & M3_LAYER_VISION) != 0 },
+    };
+    return m3_graph_record(graph, &config, (op->kind & M3_LAYER_MODULE) != 0, semantics, error);
+}
+
+int64_t m3_operator_layer(const struct m3_operator_row *op, enum m3_tap tap)
+{
+    switch (m3_tap_table[tap].where) {
+    case M3_WHERE_BEFORE_VISION_LAYERS:
+    case M3_WHERE_AFTER_VISION_LAYERS:
+    case M3_WHERE_BEFORE_LAYERS:
+    case M3_WHERE_AFTER_LAYERS: return -1;
+    case M3_WHERE_EVERY_VISION_LAYER: return 0;
+    default: return op->kind & M3_LAYER_MODULE ? M3_MTP_LAYER : 0;
+    }
+}
+
+int m3_operator_reads(const struct m3_operator_row *op, enum m3_tap tap)
+{
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        if (op->operands[i].role == M3_ROLE_TAP && op->operands[i].tap == tap) return 1;
+    return 0;
+}
+
+int m3_operator_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
+                        const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i)
+{
+    return m3_node_operand(operand, operand_layer, m3_graph_made(model, semantics, tap, layer), i);
+}
+
+const struct m3_weight *m3_operator_weight(const struct m3_model *model, const struct m3_semantics *semantics,
+                                           enum m3_tap tap, int64_t layer, int i)
+{
+    return m3_node_weight(model, m3_graph_made(model, semantics, tap, layer), i);
+}
