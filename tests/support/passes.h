@@ -113,7 +113,7 @@ static inline void pass_operands(struct pass *p, const struct m3_value *operands
 static inline struct m3_tier_result judge_made(const struct m3_recomputed *made, const double *got)
 {
     /* clang-format off */
-    const struct m3_tap_values tap = {
+    const struct m3_two_sides tap = {
         .reference = made->y, .candidate = got, .bound = made->bound, .walk = made->walk, .suspect = made->suspect,
         .extra = made->extra.error, .extra_variance = made->extra.variance, .count = made->rows * made->width,
         .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_F32,

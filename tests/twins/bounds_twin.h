@@ -110,7 +110,7 @@ static inline struct m3_tier_result judge_f32(const double *want, const double *
                                               int64_t n)
 {
     /* clang-format off */
-    const struct m3_tap_values tap = {
+    const struct m3_two_sides tap = {
         .reference = want, .candidate = got, .bound = b->bound, .walk = b->walk, .suspect = b->suspect, .count = n,
         .n = b->n, .f = b->f, .u = 0x1p-24, .stored = M3_F32,
     };

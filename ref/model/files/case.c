@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "base/sha256.h"
 #include "io/safetensors.h"
 #include "model/files/batch.h"
@@ -430,4 +431,23 @@ void m3_case_free(struct m3_case *c)
     free(c->seen);
     m3_pictures_free(&c->pictures);
     memset(c, 0, sizeof *c);
+}
+
+int64_t m3_case_rows(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer)
+{
+    switch (m3_tap_table[tap].shape[0]) {
+    case 'P': return c->pictures.P;
+    case 'M': return c->pictures.P > 0 ? m3_merged(c->pictures.P, &config->vision) : 0;
+    case 'O': return c->pictures.images + c->pictures.videos;
+    default: return m3_max(0, m3_layer_rows(layer, c->T));
+    }
+}
+
+int64_t m3_case_width(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer)
+{
+    const int64_t places = c->p0 + m3_case_rows(c, config, tap, layer);
+    int64_t width = 1;
+    for (const char *letter = m3_tap_table[tap].shape + 1; *letter; letter++)
+        width *= *letter == 'B' ? (places + config->block - 1) / config->block : m3_config_size(config, *letter);
+    return width;
 }

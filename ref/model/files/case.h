@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "io/safetensors.h"
 #include "model/pictures.h"
+#include "model/taps.h"
 
 struct m3_case {
     int64_t T;
@@ -54,6 +55,9 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                   enum m3_status status, struct m3_error *error);
 /* The last token's position or place, whichever is greater: later tokens continue from both. */
 int64_t m3_case_reach(const struct m3_case *c);
+/* Rows of a tap in the whole call: T, P, M, or fewer in a module; and the number of elements in each. */
+int64_t m3_case_rows(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer);
+int64_t m3_case_width(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer);
 void m3_case_free(struct m3_case *c);
 
 #endif

@@ -177,6 +177,15 @@ static void run(struct one *o, const struct m3_node *node)
     }
 }
 
+/* A module embeds tokens too: the node of what is outside layers has none. */
+static const struct m3_node *node_of(const struct m3_model *model, const struct m3_tap_request *r)
+{
+    const enum m3_tap_where where = m3_tap_table[r->tap].where;
+    const int is_of_layers =
+        where == M3_WHERE_EVERY_VISION_LAYER || (where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS);
+    return m3_graph_made(model, r->how->semantics, r->tap, is_of_layers ? r->layer : -1);
+}
+
 int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error)
 {
     struct one o = { .request = request, .y = request->y, .second = request->second };
@@ -186,7 +195,7 @@ int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *re
     o.pass.rows = request->rows;
     o.pass.p0 = request->p0;
     if (!o.pass.status && request->step == M3_STEP_TAP) {
-        run(&o, m3_graph_made(model, request->how->semantics, request->tap, request->layer));
+        run(&o, node_of(model, request));
     } else if (!o.pass.status && request->step == M3_STEP_ANGLES) {
         make_angles(&o, &(struct m3_angles){ o.y, o.second, rotated(&o) });
     } else if (!o.pass.status) {

@@ -31,6 +31,40 @@ const struct m3_weight *m3_node_weight(const struct m3_model *model, const struc
     return base ? (const struct m3_weight *)(const void *)((const char *)base + place->offset) : NULL;
 }
 
+/* ---- calls */
+
+enum m3_tap m3_computed_with(enum m3_tap tap)
+{
+    switch (tap) {
+    case M3_TAP_ATTN_LSE: return M3_TAP_ATTN;
+    case M3_TAP_EXPERT_WEIGHTS: return M3_TAP_EXPERTS;
+    case M3_TAP_EXPERT_OUT: return M3_TAP_ROUTED;
+    default: return tap;
+    }
+}
+
+enum m3_tap m3_computed_beside(enum m3_tap tap)
+{
+    switch (tap) {
+    case M3_TAP_ATTN: return M3_TAP_ATTN_LSE;
+    case M3_TAP_EXPERTS: return M3_TAP_EXPERT_WEIGHTS;
+    case M3_TAP_ROUTED: return M3_TAP_EXPERT_OUT;
+    default: return M3_TAPS;
+    }
+}
+
+const struct m3_node *m3_call_input(const struct m3_node *node, int i)
+{
+    for (int k = 0; k < node->input_count; k++) {
+        const struct m3_node *input = node->inputs[k];
+        const int is_of_call = input->tap != node->tap && m3_computed_with(input->tap) == node->tap;
+        const int count = is_of_call ? input->input_count : 1;
+        if (i < count) return is_of_call ? input->inputs[i] : input;
+        i -= count;
+    }
+    return NULL;
+}
+
 /* ---- of a model */
 
 /* The readings that change edges, all of modules: two values each. */

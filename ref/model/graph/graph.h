@@ -56,6 +56,16 @@ int m3_node_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m
 /* Weight i of a node, of experts the first one's w1; NULL: there is none. */
 const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i);
 
+/* ---- calls: an operator that makes two taps is called once */
+
+/* The tap whose operator also computes this one, or the tap itself; and the tap that its operator computes beside it,
+ * M3_TAPS if there is none. */
+enum m3_tap m3_computed_with(enum m3_tap tap);
+enum m3_tap m3_computed_beside(enum m3_tap tap);
+/* Input i of the call that makes a node: the experts' reads what their outputs read, and the weights of the sum. NULL:
+ * there is none. */
+const struct m3_node *m3_call_input(const struct m3_node *node, int i);
+
 /* ---- the graphs that belong to a model: one for each reading that has other edges */
 
 /* For model->graphs, after the config and the number of modules. M3_INTERNAL. */

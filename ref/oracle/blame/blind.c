@@ -65,13 +65,13 @@ static int passes(int *is_passed, const struct blind *at, const double *y, int64
 static int try_mistake(int *is_passed, const struct blind *at, struct m3_mistaken *mistaken,
                        const struct m3_mistake *mistake)
 {
-    struct m3_mistaken_tap tap;
+    struct m3_tap_values tap;
     int applies;
     int status = m3_mistaken_make(&tap, &applies, mistaken, mistake);
     *is_passed = 0;
-    if (!status && applies && tap.y && tap.width == at->made->width)
-        status = passes(is_passed, at, tap.y, tap.first, tap.rows);
-    m3_mistaken_tap_free(&tap);
+    if (!status && applies && m3_tap_doubles(&tap) && tap.width == at->made->width)
+        status = passes(is_passed, at, m3_tap_doubles(&tap), tap.first, tap.rows);
+    m3_tap_values_free(&tap);
     return status;
 }
 

@@ -17,20 +17,13 @@ enum {
     KEPT = 96, /* taps of a layer, and those that it reads */
 };
 
-/* Rows [first, first + rows) of a tap: `double` or int32_t. */
-struct kept {
-    enum m3_tap tap;
-    int64_t layer, first, rows, width;
-    void *data;
-};
-
 struct m3_mistaken {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
     int64_t first, rows; /* of the item that are computed */
     int64_t at; /* of the layer in the model, which is the first of `part` */
     int64_t shift; /* the layer's number is that in `part`, and this */
-    struct kept given[KEPT]; /* the candidate's values */
+    struct m3_tap_values given[KEPT]; /* the candidate's values */
     int given_count;
     struct m3_layer *layers; /* of `part` */
     struct m3_model part; /* with no other layer than the item's, and those of modules */
@@ -44,8 +37,7 @@ struct making {
     struct m3_mistaken_run *run;
     struct m3_request request;
     struct m3_setting setting; /* of the mistaken model, and the whole case */
-    struct kept made[KEPT];
-    int made_count;
+    struct m3_evaluator taps;
     int missing; /* the dump lacks what is read */
     struct m3_error why;
     int failed; /* the status of what blame itself could not read or make; it has the message */
@@ -178,56 +170,21 @@ int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, c
     return cut_model(m);
 }
 
-static void forget(struct kept *kept, int *count)
-{
-    for (int i = 0; i < *count; i++) free(kept[i].data);
-    *count = 0;
-}
-
 void m3_mistaken_free(struct m3_mistaken *m)
 {
     if (!m) return;
-    forget(m->given, &m->given_count);
+    for (int i = 0; i < m->given_count; i++) m3_tap_values_free(&m->given[i]);
     m3_graphs_free(&m->part);
     free(m->layers);
     free(m);
 }
 
-void m3_mistaken_tap_free(struct m3_mistaken_tap *tap)
-{
-    free(tap->y);
-    free(tap->ids);
-    *tap = (struct m3_mistaken_tap){ 0 };
-}
-
 /* ---- values */
 
-static size_t size_of(enum m3_tap tap)
-{
-    return m3_tap_table[tap].kind == M3_KIND_REALS ? sizeof(double) : sizeof(int32_t);
-}
-
-static const void *lack(struct making *k)
+static enum m3_given lack(struct making *k)
 {
     k->missing = 1;
-    return NULL;
-}
-
-static void *room(struct making *k, int64_t rows, int64_t width, size_t size)
-{
-    size_t count, bytes;
-    void *data = NULL;
-    if (!__builtin_mul_overflow((size_t)rows, (size_t)width, &count) && !__builtin_mul_overflow(count, size, &bytes))
-        data = malloc(bytes + 1);
-    if (!data) m3_fail_memory(&k->why, "a tap with a mistake", size);
-    return data;
-}
-
-static const struct kept *find(const struct kept *kept, int count, enum m3_tap tap, int64_t layer)
-{
-    for (int i = 0; i < count; i++)
-        if (kept[i].tap == tap && kept[i].layer == layer) return &kept[i];
-    return NULL;
+    return M3_LACKING;
 }
 
 static int comes_before(int32_t a, int32_t b) { return (uint32_t)a < (uint32_t)b; }
@@ -244,9 +201,9 @@ static void sort_lists(int32_t *ids, int64_t count, int64_t N)
 }
 
 /* Puts rows in the place of their numbers; 0 if one is not there, or is no operand. */
-static int place_rows(struct kept *to, const struct m3_blame_values *v)
+static int place_rows(struct m3_tap_values *to, const struct m3_blame_values *v)
 {
-    const size_t row = (size_t)v->width * size_of(to->tap);
+    const size_t row = (size_t)v->width * m3_tap_number_bytes(to->tap, sizeof(double));
     const char *from = v->ids ? (const char *)v->ids : (const char *)v->values;
     int64_t placed = 0;
     for (int64_t r = 0; r < v->rows; r++) {
@@ -258,23 +215,28 @@ static int place_rows(struct kept *to, const struct m3_blame_values *v)
     return placed == to->rows;
 }
 
-/* The candidate's own values of a dumped tap. */
+/* The candidate's own values of a dumped tap. NULL: its dump lacks some of them. */
 static const void *given(struct making *k, const struct m3_blame_item *item, int64_t first, int64_t rows)
 {
     struct m3_mistaken *m = k->of;
-    const struct kept *known = find(m->given, m->given_count, item->tap, item->layer);
     struct m3_blame_values values = { 0 };
+    const struct m3_tap_values *known = NULL;
+    for (int i = 0; i < m->given_count; i++)
+        if (m->given[i].tap == item->tap && m->given[i].layer == item->layer) known = &m->given[i];
     if (known && known->first == first && known->rows == rows) return known->data;
-    if (known || m->given_count == KEPT) return lack(k);
-    struct kept mine = { item->tap, item->layer, first, rows, item->width, NULL };
-    mine.data = room(k, rows, item->width, size_of(item->tap));
-    int status = mine.data ? m3_blame_read(&values, m->b, item) : M3_INTERNAL;
+    if (known || m->given_count == KEPT) return NULL;
+    struct m3_tap_values mine = {
+        .tap = item->tap, .layer = item->layer, .first = first, .rows = rows, .width = item->width
+    };
+    int status = m3_tap_values_room(&mine, sizeof(double), &k->why);
+    if (status) return NULL;
+    status = m3_blame_read(&values, m->b, item);
     const int whole = !status && place_rows(&mine, &values);
     m3_blame_values_free(&values);
-    if (mine.data && status) k->failed = status;
+    if (status) k->failed = status;
     if (!whole) {
-        free(mine.data);
-        return lack(k);
+        m3_tap_values_free(&mine);
+        return NULL;
     }
     const int64_t N = m->b->setting->model->config.N;
     if (item->tap == M3_TAP_INDEX_BLOCKS) sort_lists(mine.data, rows * item->width, N);
@@ -282,109 +244,7 @@ static const void *given(struct making *k, const struct m3_blame_item *item, int
     return mine.data;
 }
 
-static const void *keep(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows, int64_t width,
-                        void *data)
-{
-    if (!data || k->made_count == KEPT) {
-        free(data);
-        return lack(k);
-    }
-    k->made[k->made_count++] = (struct kept){ tap, layer, first, rows, width, data };
-    return data;
-}
-
-/* The layer's number in the model that is run. */
-static int64_t cut_layer(const struct making *k, enum m3_tap tap, int64_t layer)
-{
-    return is_of_layers(tap) && layer >= 0 && layer < M3_MTP_LAYER ? layer - k->of->shift : layer;
-}
-
-static int64_t width_of(const struct making *k, enum m3_tap tap, int64_t layer)
-{
-    return m3_tap_width(&k->setting, tap, cut_layer(k, tap, layer));
-}
-
-/* Tells the mistake which tap comes next. */
-static int announce(const struct making *k, enum m3_tap before, int64_t layer)
-{
-    const struct m3_force *force = k->request.force;
-    return force->replace(force->self, before, layer, NULL, 0, 0, NULL);
-}
-
-/* ---- the operators */
-
-static const void *value(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows);
-
-/* Input i of the operator that computes a tap; -1: there is none. */
-static int input_of(enum m3_tap *input, int64_t *input_layer, const struct making *k, enum m3_tap tap, int64_t layer,
-                    int i)
-{
-    static const enum m3_tap of_experts[] = { M3_TAP_MLP_NORM, M3_TAP_EXPERTS, M3_TAP_EXPERT_WEIGHTS };
-    const struct m3_setting *s = k->of->b->setting;
-    const struct m3_config *mistaken = &k->setting.model->config;
-    if (tap == M3_TAP_ROUTED) {
-        *input_layer = layer;
-        return i < 3 ? (int)(*input = of_experts[i], 0) : -1;
-    }
-    if (m3_graph_operand(input, input_layer, s->model, k->setting.semantics, tap, layer, i)) return -1;
-    if (*input == M3_TAP_PROJECTOR_OUT && s->the_case->pictures.P == 0) return -1;
-    if (*input == M3_TAP_INDEX_BLOCKS &&
-        !m3_config_sparse(mistaken, m3_layer_index(mistaken, cut_layer(k, tap, layer))))
-        return -1;
-    return 0;
-}
-
-/* Rows of an input: those of the tap, and of keys and values also all before them; of pictures all. */
-static const void *input(struct making *k, enum m3_tap tap, int i, enum m3_tap from, int64_t layer, int64_t first,
-                         int64_t rows)
-{
-    const int is_key = (tap == M3_TAP_ATTN && (i == 1 || i == 2)) || (tap == M3_TAP_INDEX_BLOCK_SCORES && i == 1);
-    if (m3_tap_table[from].shape[0] != 'T') {
-        const int64_t all = m3_tap_rows(k->of->b->setting, from, layer);
-        return all * width_of(k, from, layer) > LARGE ? lack(k) : value(k, from, layer, 0, all);
-    }
-    return is_key ? value(k, from, layer, 0, first + rows) : value(k, from, layer, first, rows);
-}
-
-/* The operator of a tap, and of its second output. */
-static int run_operator(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
-{
-    const enum m3_tap second = m3_computed_beside(tap);
-    enum m3_tap from;
-    int64_t from_layer;
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &k->request, .tap = tap, .layer = cut_layer(k, tap, layer), .p0 = first,
-                                .rows = rows, .places = m3_tap_rows(k->of->b->setting, tap, layer) };
-    /* clang-format on */
-    for (int i = 0; i < M3_TAP_INPUTS && !input_of(&from, &from_layer, k, tap, layer, i); i++) {
-        r.in[i] = input(k, tap, i, from, from_layer, first, rows);
-        if (!r.in[i]) return M3_WRONG;
-    }
-    const int64_t width = width_of(k, tap, layer);
-    r.y = (void *)(uintptr_t)keep(k, tap, layer, first, rows, width, room(k, rows, width, size_of(tap)));
-    if (second < M3_TAPS) {
-        const int64_t other = width_of(k, second, layer);
-        r.second = (void *)(uintptr_t)keep(k, second, layer, first, rows, other, room(k, rows, other, sizeof(double)));
-    }
-    if (!r.y || (second < M3_TAPS && !r.second)) return M3_WRONG;
-    if (tap > 0) announce(k, (second < tap ? second : tap) - 1, r.layer);
-    return m3_engine_f64()->tap(k->setting.model, &r, &k->why);
-}
-
-/* The same numbers under another name. */
-static int copy(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
-{
-    const struct m3_force *force = k->request.force;
-    const int64_t width = width_of(k, tap, layer);
-    enum m3_tap from;
-    int64_t from_layer;
-    if (input_of(&from, &from_layer, k, tap, layer, 0)) return M3_WRONG;
-    const double *x = input(k, tap, 0, from, from_layer, first, rows);
-    double *y = x ? room(k, rows, width, sizeof *y) : NULL;
-    if (y) memcpy(y, x, (size_t)(rows * width) * sizeof *y);
-    if (!y || !keep(k, tap, layer, first, rows, width, y)) return M3_WRONG;
-    return force->replace(force->self, tap, cut_layer(k, tap, layer), y, 0, rows, &k->why);
-}
+/* ---- what no single operator computes */
 
 /* Embeddings of a module's tokens, which no tap holds: by the embedding's operator, with the mistake or without it. */
 static int embed_module(struct making *k, double *y, int64_t layer, int64_t rows, int is_right)
@@ -395,7 +255,7 @@ static int embed_module(struct making *k, double *y, int64_t layer, int64_t rows
     /* clang-format on */
     how.ids += m3_mtp_module_of(layer) + 1;
     if (is_right) how.replacement = NULL, how.force = NULL;
-    else announce(k, M3_TAP_MTP_EMBED_NORM - 1, layer);
+    else m3_evaluator_announce(&k->taps, M3_TAP_MTP_EMBED_NORM, layer);
     return m3_engine_f64()->tap(k->setting.model, &r, &k->why);
 }
 
@@ -419,38 +279,44 @@ static int module_input(struct making *k, double *x, double *other, int64_t laye
     return M3_OK;
 }
 
-static int norm_of_embedding(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
+static enum m3_given norm_of_embedding(struct making *k, struct m3_tap_values *y)
 {
-    const int64_t H = k->setting.model->config.H;
-    double *x = room(k, rows, 2 * H, sizeof *x), *y = room(k, rows, H, sizeof *y);
-    int status = x && y ? module_input(k, x, x + rows * H, layer, first, rows) : M3_INTERNAL;
-    if (!keep(k, tap, layer, first, rows, H, y)) status = M3_WRONG;
+    const int64_t count = y->rows * y->width;
+    double *x = malloc(2 * (size_t)count * sizeof *x + 1);
+    int status = x ? m3_tap_values_room(y, sizeof(double), &k->why)
+                   : m3_fail_memory(&k->why, m3_tap_table[y->tap].name, 2 * (size_t)count * sizeof *x);
+    if (!status) status = module_input(k, x, x + count, y->layer, y->first, y->rows);
     if (!status) {
         /* clang-format off */
-        const struct m3_tap_request r = { .how = &k->request, .tap = tap, .layer = layer, .rows = rows, .in = { x },
-                                          .y = y };
+        const struct m3_tap_request r = { .how = &k->request, .tap = y->tap, .layer = y->layer, .rows = y->rows,
+                                          .in = { x }, .y = y->data };
         /* clang-format on */
-        announce(k, tap - 1, layer);
+        m3_evaluator_announce(&k->taps, y->tap, y->layer);
         status = m3_engine_f64()->tap(k->setting.model, &r, &k->why);
     }
     free(x);
-    return status;
+    if (!status) return M3_GIVEN;
+    m3_tap_values_free(y);
+    return lack(k);
 }
 
 /* The sum of the experts' outputs that the candidate holds: only the factor may be mistaken. */
-static int weigh_experts(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
+static enum m3_given weigh_experts(struct making *k, struct m3_tap_values *y)
 {
     const struct m3_config *c = &k->setting.model->config;
     const double factor = c->routed_scaling * m3_mistake_routed_factor(k->mistake, c);
-    const double *each = value(k, M3_TAP_EXPERT_OUT, layer, first, rows),
-                 *p = each ? value(k, M3_TAP_EXPERT_WEIGHTS, layer, first, rows) : NULL;
-    double *y = p ? room(k, rows, c->H, sizeof *y) : NULL;
-    for (int64_t i = 0; y && i < rows * c->H; i++) {
-        y[i] = 0;
+    struct m3_tap_values each, p;
+    int status = m3_evaluate_tap(&each, &k->taps, M3_TAP_EXPERT_OUT, y->layer, y->first, y->rows);
+    if (!status) status = m3_evaluate_tap(&p, &k->taps, M3_TAP_EXPERT_WEIGHTS, y->layer, y->first, y->rows);
+    if (!status) status = m3_tap_values_room(y, sizeof(double), &k->why);
+    if (status) return lack(k);
+    double *sum = y->data;
+    for (int64_t i = 0; i < y->rows * c->H; i++) {
+        sum[i] = 0;
         for (int64_t s = i / c->H * c->K; s < (i / c->H + 1) * c->K; s++)
-            y[i] += factor * p[s] * each[s * c->H + i % c->H];
+            sum[i] += factor * m3_tap_doubles(&p)[s] * m3_tap_doubles(&each)[s * c->H + i % c->H];
     }
-    return keep(k, tap, layer, first, rows, c->H, y) ? M3_OK : M3_WRONG;
+    return M3_GIVEN;
 }
 
 static int has_dumped(const struct making *k, enum m3_tap tap, int64_t layer)
@@ -460,67 +326,72 @@ static int has_dumped(const struct making *k, enum m3_tap tap, int64_t layer)
 }
 
 /* Weights in the order of the candidate's experts: NaN in rows where the mistake chooses others. */
-static int align_weights(struct making *k, int64_t layer, int64_t first, int64_t rows)
+static enum m3_given align_weights(struct making *k, struct m3_tap_values *p)
 {
-    const int64_t K = k->setting.model->config.K;
-    const struct kept *p = find(k->made, k->made_count, M3_TAP_EXPERT_WEIGHTS, layer),
-                      *ids = find(k->made, k->made_count, M3_TAP_EXPERTS, layer);
-    const int32_t *own = given(k, m3_blame_find(k->of->b, M3_TAP_EXPERTS, layer), first, rows);
-    double *mine = own && p && ids ? room(k, rows, K, sizeof *mine) : NULL;
-    if (!mine) return M3_WRONG;
-    for (int64_t i = 0; i < rows * K; i++) {
+    const int64_t K = k->setting.model->config.K, count = p->rows * K;
+    const int32_t *own = given(k, m3_blame_find(k->of->b, M3_TAP_EXPERTS, p->layer), p->first, p->rows);
+    if (!own || m3_evaluate_call(&k->taps, p->tap, p->layer, p->first, p->rows)) return lack(k);
+    /* The call has just made both. */
+    const struct m3_tap_values *made = &k->taps.known[k->taps.count - 2];
+    const int32_t *ids = m3_tap_ids(&made[0]);
+    double *weights = made[1].data, *mine = malloc((size_t)count * sizeof *mine + 1);
+    if (!mine) {
+        m3_fail_memory(&k->why, m3_tap_table[p->tap].name, (size_t)count * sizeof *mine);
+        return lack(k);
+    }
+    for (int64_t i = 0; i < count; i++) {
         mine[i] = NAN;
         for (int64_t j = i / K * K; j < (i / K + 1) * K; j++)
-            if (((const int32_t *)ids->data)[j] == own[i]) mine[i] = ((const double *)p->data)[j];
+            if (ids[j] == own[i]) mine[i] = weights[j];
     }
-    for (int64_t i = 0; i < rows * K; i++)
+    for (int64_t i = 0; i < count; i++)
         if (isnan(mine[i]))
             for (int64_t j = i / K * K; j < (i / K + 1) * K; j++) mine[j] = NAN;
-    memcpy(p->data, mine, (size_t)(rows * K) * sizeof *mine);
+    memcpy(weights, mine, (size_t)count * sizeof *mine);
     free(mine);
-    return M3_OK;
+    return M3_MADE;
 }
 
-/* An operator whose second output is wanted is the same call. */
-static int compute(struct making *k, enum m3_tap wanted, int64_t layer, int64_t first, int64_t rows)
+/* How a tap that the dump does not hold is made. */
+static enum m3_given make(struct making *k, struct m3_tap_values *values)
 {
-    const struct m3_setting *s = k->of->b->setting;
-    const enum m3_tap tap = m3_computed_with(wanted);
-    const enum m3_operator op = m3_graph_node(s->model, k->setting.semantics, tap, layer)->op;
+    const struct m3_config *c = &k->setting.model->config;
+    const enum m3_tap tap = m3_computed_with(values->tap);
+    const int64_t layer = values->layer;
     const int is_joined = tap == M3_TAP_MTP_EH_PROJ && k->setting.semantics->mtp_join == M3_MTP_ADDITIVE;
-    if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return M3_WRONG;
-    if (wanted == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer))
-        return weigh_experts(k, tap, layer, first, rows);
-    if (tap == M3_TAP_ROUTED &&
-        !k->setting.model->layers[m3_layer_index(&k->setting.model->config, cut_layer(k, tap, layer))].experts)
-        return M3_WRONG;
-    if (tap == M3_TAP_MTP_EMBED_NORM) return norm_of_embedding(k, tap, layer, first, rows);
-    const int status = op == M3_OP_COPY ? copy(k, tap, layer, first, rows) : run_operator(k, tap, layer, first, rows);
-    const int is_aligned = wanted == M3_TAP_EXPERT_WEIGHTS && has_dumped(k, M3_TAP_EXPERTS, layer);
-    return !status && is_aligned ? align_weights(k, layer, first, rows) : status;
+    if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return lack(k);
+    if (values->tap == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer)) return weigh_experts(k, values);
+    if (tap == M3_TAP_ROUTED && !k->setting.model->layers[m3_layer_index(c, layer - k->taps.dropped)].experts)
+        return lack(k);
+    if (tap == M3_TAP_MTP_EMBED_NORM) return norm_of_embedding(k, values);
+    if (values->tap == M3_TAP_EXPERT_WEIGHTS && has_dumped(k, M3_TAP_EXPERTS, layer)) return align_weights(k, values);
+    return M3_NOT_GIVEN;
 }
 
 /* What a tap reads: the candidate's own values, or what the mistake makes of those before it. */
-static const void *value(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
+static enum m3_given give(void *self, struct m3_tap_values *values)
 {
+    struct making *k = self;
     const struct m3_mistaken *m = k->of;
-    const struct m3_blame_item *item = m3_blame_find(m->b, tap, layer);
-    if (!item || k->missing) return lack(k);
-    if (item != m->item && item->dumped) return given(k, item, first, rows);
-    const struct kept *known = find(k->made, k->made_count, tap, layer);
-    if (!known) {
-        const int is_near = layer == m->item->layer || layer < 0 || tap == M3_TAP_MTP_FINAL_NORM;
-        /* With fewer rows than those of the case, mistakes do not know which keys come before. */
-        if (!is_near || first != m->first || rows != m->rows || compute(k, tap, layer, first, rows)) return lack(k);
-        known = find(k->made, k->made_count, tap, layer);
+    const struct m3_blame_item *item = m3_blame_find(m->b, values->tap, values->layer);
+    const int is_large =
+        m3_tap_table[values->tap].shape[0] != 'T' && item != m->item && values->rows * values->width > LARGE;
+    const int is_near = values->layer == m->item->layer || values->layer < 0 || values->tap == M3_TAP_MTP_FINAL_NORM;
+    if (!item || k->missing || is_large) return lack(k);
+    if (item != m->item && item->dumped) {
+        values->data = (void *)(uintptr_t)given(k, item, values->first, values->rows);
+        values->is_borrowed = 1;
+        return values->data ? M3_GIVEN : lack(k);
     }
-    return known && known->first == first && known->rows == rows ? known->data : lack(k);
+    /* With fewer rows than those of the case, mistakes do not know which keys come before. */
+    if (!is_near || values->first != m->first || values->rows != m->rows) return lack(k);
+    return make(k, values);
 }
 
 /* ---- */
 
 /* A tap of another layer, without a mistake there. */
-static const void *other_tap(struct making *k, struct m3_mistaken_tap *right, const struct m3_blame_item *item)
+static void other_tap(struct m3_tap_values *right, struct making *k, const struct m3_blame_item *item)
 {
     const struct m3_mistaken *m = k->of;
     struct m3_mistaken *other = NULL;
@@ -530,13 +401,11 @@ static const void *other_tap(struct making *k, struct m3_mistaken_tap *right, co
         status = m3_mistaken_make(right, &applies, other, NULL);
     m3_mistaken_free(other);
     if (status == M3_INTERNAL) k->failed = status;
-    return status || !applies ? lack(k) : right->ids ? (const void *)right->ids : (const void *)right->y;
 }
 
 /* What the mistake kept from an earlier tap. */
 static int recall(struct making *k)
 {
-    struct m3_mistaken_tap right = { 0 };
     const struct m3_mistaken *m = k->of;
     const struct m3_force *force = k->request.force;
     enum m3_tap tap;
@@ -544,34 +413,33 @@ static int recall(struct making *k)
     if (!m3_mistake_keeps(&tap, &layer, k->mistake, &m->b->setting->model->config)) return M3_OK;
     if (layer == m->item->layer) return M3_OK;
     const struct m3_blame_item *item = m3_blame_find(m->b, tap, layer);
-    const void *own = !item ? lack(k) : item->dumped ? given(k, item, m->first, m->rows) : other_tap(k, &right, item);
-    void *copied = own ? room(k, m->rows, item->width, size_of(tap)) : NULL;
-    if (copied) memcpy(copied, own, (size_t)(m->rows * item->width) * size_of(tap));
-    m3_mistaken_tap_free(&right);
-    if (!copied) return M3_WRONG;
+    if (!item) return lack(k), M3_WRONG;
+    struct m3_tap_values copied = { .tap = tap, .rows = m->rows, .width = item->width }, right = { 0 };
+    const void *own = item->dumped ? given(k, item, m->first, m->rows) : (other_tap(&right, k, item), right.data);
+    int status = own ? m3_tap_values_room(&copied, sizeof(double), &k->why) : M3_WRONG;
+    if (!status) memcpy(copied.data, own, (size_t)(m->rows * item->width) * m3_tap_number_bytes(tap, sizeof(double)));
+    m3_tap_values_free(&right);
+    if (status) return lack(k), M3_WRONG;
     /* The last layer, for the mistake, is the last of the model that it was given. */
-    const int status = force->replace(force->self, tap, tap == M3_TAP_OUT ? m->part.config.layers - 1 : layer, copied,
-                                      0, m->rows, &k->why);
-    free(copied);
+    status = force->replace(force->self, tap, tap == M3_TAP_OUT ? m->part.config.layers - 1 : layer, copied.data, 0,
+                            m->rows, &k->why);
+    m3_tap_values_free(&copied);
     return status;
 }
 
-static int take(struct m3_mistaken_tap *out, struct making *k)
+static int take(struct m3_tap_values *out, struct making *k)
 {
     const struct m3_mistaken *m = k->of;
     const struct m3_blame_item *item = m->item;
-    const void *data = value(k, item->tap, item->layer, m->first, m->rows);
-    if (!data) return M3_WRONG;
-    const int64_t width = find(k->made, k->made_count, item->tap, item->layer)->width;
-    const size_t bytes = (size_t)(m->rows * width) * size_of(item->tap);
-    *out = (struct m3_mistaken_tap){ .first = m->first, .rows = m->rows, .width = width };
-    void *mine = room(k, m->rows, width, size_of(item->tap));
-    if (!mine) return M3_INTERNAL;
-    memcpy(mine, data, bytes);
-    if (size_of(item->tap) == sizeof(double)) out->y = mine;
-    else out->ids = mine;
+    struct m3_tap_values made;
+    if (m3_evaluate_tap(&made, &k->taps, item->tap, item->layer, m->first, m->rows)) return M3_WRONG;
+    struct m3_tap_values mine = made;
+    mine.is_borrowed = 0;
+    if (m3_tap_values_room(&mine, sizeof(double), &k->why)) return M3_INTERNAL;
+    memcpy(mine.data, made.data, (size_t)(made.rows * made.width) * m3_tap_number_bytes(item->tap, sizeof(double)));
+    *out = mine;
     for (int64_t r = 0; r < m->rows && item->tap == M3_TAP_INDEX_BLOCKS; r++)
-        m3_blame_drop_unseen(out->ids + r * width, width, m->b, item, m->first + r);
+        m3_blame_drop_unseen((int32_t *)out->data + r * out->width, out->width, m->b, item, m->first + r);
     return M3_OK;
 }
 
@@ -584,11 +452,11 @@ static void give_experts(struct m3_mistaken *m, const struct m3_mistake *mistake
         m->layers[l].experts = is_large ? NULL : m->b->setting->model->layers[m->at + l].experts;
 }
 
-int m3_mistaken_make(struct m3_mistaken_tap *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake)
+int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake)
 {
     const struct m3_setting *s = m->b->setting;
     struct making k = { .of = m, .mistake = mistake };
-    *out = (struct m3_mistaken_tap){ 0 };
+    *out = (struct m3_tap_values){ 0 };
     *applies = 0;
     if (s->semantics->jitter != 0 || s->the_case->p0 > 0) return M3_OK;
     if (mistake && m3_mistake_missing(mistake, s->model, s->semantics, s->the_case)) return M3_OK;
@@ -601,10 +469,19 @@ int m3_mistaken_make(struct m3_mistaken_tap *out, int *applies, struct m3_mistak
         k.setting = *s;
         k.setting.model = m3_mistaken_model(k.run);
         k.setting.semantics = k.request.semantics;
+        k.taps = (struct m3_evaluator){ .engine = m3_engine_f64(),
+                                        .named = s->model,
+                                        .model = k.setting.model,
+                                        .dropped = m->shift,
+                                        .how = &k.request,
+                                        .the_case = s->the_case,
+                                        .give = give,
+                                        .self = &k,
+                                        .error = &k.why };
         status = recall(&k);
         if (!status) status = take(out, &k);
     }
-    forget(k.made, &k.made_count);
+    m3_evaluator_forget(&k.taps);
     m3_mistake_remove(k.run);
     *applies = !status;
     /* Without memory nothing is known about the mistake; another failure means that it does not apply. */

@@ -17,7 +17,7 @@ static const double same = 2e-7;
 /* What one mistake makes of the tap. */
 struct answer {
     const struct m3_mistake *mistake;
-    struct m3_mistaken_tap tap;
+    struct m3_tap_values tap;
     double distance, right;             /* of the candidate: from it, from the right results, in the same rows */
     int passes;                         /* the candidate has a better verdict by it than by the right results */
 };
@@ -48,22 +48,22 @@ static int64_t row_of(const int64_t *numbers, int64_t rows, int64_t number)
     return m3_value_row(&value, number);
 }
 
-static int find_row(struct row *row, const struct naming *n, const struct m3_mistaken_tap *tap, int64_t r)
+static int find_row(struct row *row, const struct naming *n, const struct m3_tap_values *tap, int64_t r)
 {
     const struct m3_blame_values *d = n->dumped;
     const int64_t number = d->numbers[r], right = row_of(n->made->numbers, n->made->rows, number);
     if (number < tap->first || number >= tap->first + tap->rows || right < 0) return 0;
     const int64_t mine = (number - tap->first) * tap->width;
     *row = (struct row){ 0 };
-    if (tap->ids) {
+    if (m3_tap_ids(tap)) {
         row->got_ids = d->ids + r * d->width;
         row->right_ids = n->made->ids ? n->made->ids + right * d->width : NULL;
-        row->mistaken_ids = tap->ids + mine;
+        row->mistaken_ids = m3_tap_ids(tap) + mine;
         return 1;
     }
     row->got = d->values + r * d->width;
     row->right = n->made->y + right * d->width;
-    row->mistaken = tap->y + mine;
+    row->mistaken = m3_tap_doubles(tap) + mine;
     for (int64_t i = 0; i < d->width; i++)
         if (isnan(row->right[i]) || isnan(row->mistaken[i])) return 0;
     return 1;
@@ -138,9 +138,9 @@ static int64_t measure(struct answer *a, double *effect, const struct naming *n)
         from[2].difference += (double)(row.right_ids ? differing(row.mistaken_ids, row.right_ids, sets, each) : all);
     }
     const double decisions = (double)(rows * sets);
-    a->distance = a->tap.ids ? from[0].difference / decisions : distance_of(&from[0]);
-    a->right = a->tap.ids ? from[1].difference / decisions : distance_of(&from[1]);
-    *effect = a->tap.ids ? from[2].difference / decisions : distance_of(&from[2]);
+    a->distance = m3_tap_ids(&a->tap) ? from[0].difference / decisions : distance_of(&from[0]);
+    a->right = m3_tap_ids(&a->tap) ? from[1].difference / decisions : distance_of(&from[1]);
+    *effect = m3_tap_ids(&a->tap) ? from[2].difference / decisions : distance_of(&from[2]);
     return rows;
 }
 
@@ -150,9 +150,10 @@ static int are_same(const struct naming *n, const struct answer *a, const struct
     struct squares s = { 0, 0 };
     if (a->tap.rows != b->tap.rows || a->tap.width != b->tap.width) return 0;
     const int64_t count = a->tap.rows * a->tap.width, sets = a->tap.rows * sets_of(n);
-    if (a->tap.ids) return differing(a->tap.ids, b->tap.ids, sets, count / sets) == 0;
+    if (m3_tap_ids(&a->tap)) return differing(m3_tap_ids(&a->tap), m3_tap_ids(&b->tap), sets, count / sets) == 0;
     for (int64_t i = 0; i < count; i++)
-        if (!isnan(a->tap.y[i]) && !isnan(b->tap.y[i])) add_squares(&s, &a->tap.y[i], &b->tap.y[i], 1);
+        if (!isnan(m3_tap_doubles(&a->tap)[i]) && !isnan(m3_tap_doubles(&b->tap)[i]))
+            add_squares(&s, &m3_tap_doubles(&a->tap)[i], &m3_tap_doubles(&b->tap)[i], 1);
     return distance_of(&s) <= same;
 }
 
@@ -223,7 +224,7 @@ static int judge(struct answer *a, const struct naming *n)
     const int64_t count = n->dumped->rows * n->dumped->width;
     enum m3_verdict by_mistake, by_right;
     struct m3_side_by_side s;
-    if (a->tap.ids) return M3_OK;
+    if (m3_tap_ids(&a->tap)) return M3_OK;
     double *mistaken = malloc(((size_t)count + 1) * sizeof *mistaken);
     int status = m3_side_by_side_room(&s, count, n->dumped->rows, n->item->name, n->b->error);
     if (!status && !mistaken) status = m3_fail_memory(n->b->error, n->item->name, (size_t)count * sizeof *mistaken);
@@ -246,7 +247,7 @@ static int is_near(const struct answer *a)
 /* Under a profile that rounds, a distance is mostly rounding: then the mistake has to explain all of it. */
 static int explains(const struct naming *n, const struct answer *a)
 {
-    return a->tap.ids || !n->is_coarse ? is_near(a) || a->passes : a->passes;
+    return m3_tap_ids(&a->tap) || !n->is_coarse ? is_near(a) || a->passes : a->passes;
 }
 
 static int add_answer(struct naming *n, const struct m3_mistake *mistake)
@@ -256,11 +257,11 @@ static int add_answer(struct naming *n, const struct m3_mistake *mistake)
     double effect = 0;
     *a = (struct answer){ .mistake = mistake };
     int status = m3_mistaken_make(&a->tap, &applies, n->mistaken, mistake);
-    if (!status && applies && measure(a, &effect, n) > 0 && !(effect <= (a->tap.ids ? 0 : same))) {
+    if (!status && applies && measure(a, &effect, n) > 0 && !(effect <= (m3_tap_ids(&a->tap) ? 0 : same))) {
         n->count++;
         return judge(a, n);
     }
-    m3_mistaken_tap_free(&a->tap);
+    m3_tap_values_free(&a->tap);
     return status;
 }
 
@@ -274,7 +275,7 @@ static const struct answer *best_answer(const struct naming *n)
         const struct answer *a = &n->answers[i];
         if (a == best || are_same(n, a, best)) continue;
         const int is_far = a->distance > nearer_than_others * best->distance;
-        if (n->is_coarse && !a->tap.ids ? a->passes : !is_far) return NULL;
+        if (n->is_coarse && !m3_tap_ids(&a->tap) ? a->passes : !is_far) return NULL;
     }
     return best;
 }
@@ -324,7 +325,7 @@ static int try_all(struct naming *n, struct m3_blame_named *named)
 
 static void forget_answers(struct naming *n)
 {
-    for (int i = 0; i < n->count; i++) m3_mistaken_tap_free(&n->answers[i].tap);
+    for (int i = 0; i < n->count; i++) m3_tap_values_free(&n->answers[i].tap);
     n->count = 0;
 }
 

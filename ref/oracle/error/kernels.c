@@ -6,7 +6,7 @@
 #include "ops/erf.h"
 
 /* z is compared with less than its limit, which leaves room for roundings. */
-static int terms(struct m3_terms *to, const struct m3_tap_values *tap, const struct m3_allowing *common, int64_t first,
+static int terms(struct m3_terms *to, const struct m3_two_sides *tap, const struct m3_allowing *common, int64_t first,
                  int64_t n)
 {
     static const double zeros[M3_PIECE];
@@ -44,7 +44,7 @@ static inline double bias_of(double most, double bound, double variance, double 
     return most * bound + variance / (fabs(y) + sqrt(variance)) / 8;
 }
 
-static int filter_elements(struct m3_filter_elements *e, const struct m3_tap_values *tap, const double *by,
+static int filter_elements(struct m3_filter_elements *e, const struct m3_two_sides *tap, const double *by,
                            const double *shape, const struct m3_filter_rules *rules, int64_t first)
 {
     static const double zeros[M3_FILTER_PIECE];
@@ -90,7 +90,7 @@ static void filter_terms(struct m3_filter_terms *to, const struct m3_filter_elem
 /* The power of two of |x|, normal. */
 static inline double power_of(double x) { return m3_from_bits(m3_bits(x) & UINT64_C(0x7ff) << 52); }
 
-static int grid(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least, int64_t first,
+static int grid(struct m3_grid_counts *to, const struct m3_two_sides *tap, int bits, int least, int64_t first,
                 int64_t n)
 {
     const double *c = tap->candidate + first, *r = tap->reference + first, *B = tap->bound + first, u = tap->u;

@@ -80,26 +80,6 @@ void m3_steps(int64_t *n, int64_t *f, const struct m3_model *model, const struct
     if (op->functions == M3_FUNCTIONS_TURN) *f += how->c_turn - 1;
 }
 
-enum m3_tap m3_computed_with(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN_LSE: return M3_TAP_ATTN;
-    case M3_TAP_EXPERT_WEIGHTS: return M3_TAP_EXPERTS;
-    case M3_TAP_EXPERT_OUT: return M3_TAP_ROUTED;
-    default: return tap;
-    }
-}
-
-enum m3_tap m3_computed_beside(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN: return M3_TAP_ATTN_LSE;
-    case M3_TAP_EXPERTS: return M3_TAP_EXPERT_WEIGHTS;
-    case M3_TAP_ROUTED: return M3_TAP_EXPERT_OUT;
-    default: return M3_TAPS;
-    }
-}
-
 void m3_point_name(char *name, size_t size, enum m3_tap tap, int64_t layer, const char *point)
 {
     if (m3_tap_name(name, size, tap, layer)) name[0] = '\0';

@@ -16,9 +16,4 @@ const char *const *m3_tap_sections(const struct m3_node *node);
 void m3_steps(int64_t *n, int64_t *f, const struct m3_model *model, const struct m3_semantics *semantics,
               enum m3_tap tap, int64_t layer, const struct m3_arithmetic *how);
 
-/* The tap whose operator also computes this one, or the tap itself; and the tap that its operator computes beside it,
- * M3_TAPS if there is none. */
-enum m3_tap m3_computed_with(enum m3_tap tap);
-enum m3_tap m3_computed_beside(enum m3_tap tap);
-
 #endif

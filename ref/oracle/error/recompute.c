@@ -12,23 +12,12 @@
 
 int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_case *c = setting->the_case;
-    switch (m3_tap_table[tap].shape[0]) {
-    case 'P': return c->pictures.P;
-    case 'M': return c->pictures.P > 0 ? m3_merged(c->pictures.P, &setting->model->config.vision) : 0;
-    case 'O': return c->pictures.images + c->pictures.videos;
-    default: return m3_max(0, m3_layer_rows(layer, c->T));
-    }
+    return m3_case_rows(setting->the_case, &setting->model->config, tap, layer);
 }
 
 int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_config *c = &setting->model->config;
-    const int64_t places = setting->the_case->p0 + m3_tap_rows(setting, tap, layer);
-    int64_t width = 1;
-    for (const char *letter = m3_tap_table[tap].shape + 1; *letter; letter++)
-        width *= *letter == 'B' ? (places + c->block - 1) / c->block : m3_config_size(c, *letter);
-    return width;
+    return m3_case_width(setting->the_case, &setting->model->config, tap, layer);
 }
 
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size)

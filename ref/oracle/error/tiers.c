@@ -116,8 +116,8 @@ int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
 }
 
 /* Elements [first, end) one by one. */
-static void count_on_grid(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least,
-                          int64_t first, int64_t end)
+static void count_on_grid(struct m3_grid_counts *to, const struct m3_two_sides *tap, int bits, int least, int64_t first,
+                          int64_t end)
 {
     for (int64_t i = first; i < end; i++) {
         double c = tap->candidate[i], r = tap->reference[i];
@@ -128,7 +128,7 @@ static void count_on_grid(struct m3_grid_counts *to, const struct m3_tap_values 
     }
 }
 
-static int all_on_grid(const struct m3_tap_values *tap, int format)
+static int all_on_grid(const struct m3_two_sides *tap, int format)
 {
     const struct m3_error_kernels *kernels = m3_error_kernels();
     const int bits = formats[format].bits, least = formats[format].least;
@@ -141,7 +141,7 @@ static int all_on_grid(const struct m3_tap_values *tap, int format)
     return counts.off == 0 && counts.telling >= GRID_LEAST && counts.reference_off > 0;
 }
 
-enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
+enum m3_dtype m3_coarser_grid(const struct m3_two_sides *tap)
 {
     if (tap->stored != M3_F32 && tap->stored != M3_F64) return M3_DTYPES;
     for (int i = 0; i < 2; i++)
@@ -151,9 +151,9 @@ enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
 
 /* ---- elements */
 
-static double steps_of(const struct m3_tap_values *tap) { return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1); }
+static double steps_of(const struct m3_two_sides *tap) { return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1); }
 
-static struct m3_allowing allowing(const struct m3_tap_values *tap, double lambda)
+static struct m3_allowing allowing(const struct m3_two_sides *tap, double lambda)
 {
     const double steps = steps_of(tap), u = tap->u;
     const double eta = tap->flushes && u > 0x1p-53 ? 0x1p-126 : m3_bound_eta(u);
@@ -168,7 +168,7 @@ static struct m3_allowing allowing(const struct m3_tap_values *tap, double lambd
 }
 
 /* For a double candidate the reference has the same errors as the candidate. */
-static struct allowance allowance_of(const struct m3_tap_values *tap, const struct m3_allowing *k, int64_t i)
+static struct allowance allowance_of(const struct m3_two_sides *tap, const struct m3_allowing *k, int64_t i)
 {
     const double B = tap->bound[i], r = tap->reference[i];
     double rest = m3_allowed_rest(k, B, tap->extra ? tap->extra[i] : 0);
@@ -183,7 +183,7 @@ static struct allowance allowance_of(const struct m3_tap_values *tap, const stru
     return a;
 }
 
-static int is_sound(const struct m3_tap_values *tap, int64_t i, const struct allowance *a)
+static int is_sound(const struct m3_two_sides *tap, int64_t i, const struct allowance *a)
 {
     return tap->bound[i] >= 0 && a->hard >= 0 && isfinite(a->hard) && isfinite(a->probable) && isfinite(a->variance);
 }
@@ -198,7 +198,7 @@ static void note_worst(struct m3_tier_result *result, int64_t i, int ok, double 
     result->headroom = share;
 }
 
-static void judge_element(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap, int64_t i,
+static void judge_element(struct m3_tier_result *result, struct sums *sums, const struct m3_two_sides *tap, int64_t i,
                           const struct allowance *a)
 {
     double c = tap->candidate[i], r = tap->reference[i], d = c - r, B = tap->bound[i];
@@ -232,7 +232,7 @@ static void judge_element(struct m3_tier_result *result, struct sums *sums, cons
 }
 
 /* Elements [first, end) one by one. Returns 0, or the reason why the tap cannot be judged. */
-static int judge_one_by_one(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap,
+static int judge_one_by_one(struct m3_tier_result *result, struct sums *sums, const struct m3_two_sides *tap,
                             const struct m3_allowing *k, int64_t first, int64_t end)
 {
     const double largest = formats[format_of(tap->stored)].largest;
@@ -283,7 +283,7 @@ static void add_terms(struct m3_tier_result *result, struct sums *sums, const st
     result->judged += n;
 }
 
-static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
+static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_two_sides *tap)
 {
     const struct m3_error_kernels *kernels = m3_error_kernels();
     const struct m3_allowing k = allowing(tap, result->lambda);
@@ -304,7 +304,7 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
 /* Independent roundings of +-u B each give n / 3 in the mean square; the limit is 0.4. 2 sqrt is 3.5 deviations. Few
  * elements are not independent: the weights of a row share their sum. Where nothing is summed, a rounded constant such
  * as alpha legitimately biases the errors to one side. */
-static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values *tap, const struct sums *sums)
+static void judge_sums(struct m3_tier_result *result, const struct m3_two_sides *tap, const struct sums *sums)
 {
     double steps = steps_of(tap), count = (double)sums->with_bound, all_steps = count * steps;
     if (sums->with_sigma > 0) result->z2 = sums->z2 / (double)sums->with_sigma;
@@ -317,7 +317,7 @@ static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values
     if (!(result->bias <= 1)) result->tiers |= M3_TIER_BIAS;
 }
 
-struct m3_tier_result m3_verdict_of(const struct m3_tap_values *tap)
+struct m3_tier_result m3_verdict_of(const struct m3_two_sides *tap)
 {
     struct m3_tier_result result = { .worst = -1, .grid = M3_DTYPES, .z2 = NAN, .variance = NAN, .bias = NAN };
     struct sums sums = { 0 };

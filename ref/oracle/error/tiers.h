@@ -21,8 +21,8 @@ enum m3_tier {
     M3_TIER_PARAMETER = 64,     /* the errors line up with the derivative by a parameter (parameters/) */
 };
 
-/* One tap, N elements. NULL means zeros for extra and extra_variance, "not known" for the others. */
-struct m3_tap_values {
+/* A tap of a candidate beside what it should be, N elements. NULL means zeros for extra and extra_variance, "not known" for the others. */
+struct m3_two_sides {
     const double *reference, *candidate, *bound;
     const double *walk;             /* NULL: no WALK */
     const double *suspect;          /* allowance over u for SUSPECT, instead of lambda sqrt(n) + f steps */
@@ -79,9 +79,9 @@ int m3_grid_tells(double x, double rounding, enum m3_dtype dtype);
 
 /* The format (BF16 or F16) to which all significant values belong, while the reference, rounded to `stored`, does not;
  * M3_DTYPES if none, or if fewer than 64 values are significant (m3_grid_tells). */
-enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap);
+enum m3_dtype m3_coarser_grid(const struct m3_two_sides *tap);
 
-struct m3_tier_result m3_verdict_of(const struct m3_tap_values *tap);
+struct m3_tier_result m3_verdict_of(const struct m3_two_sides *tap);
 
 /* Of two hypotheses of one tap: does `other` explain as many elements, and better? Pass before suspect before fail. */
 int m3_verdict_is_better(const struct m3_tier_result *other, const struct m3_tier_result *than);

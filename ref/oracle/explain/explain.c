@@ -148,7 +148,7 @@ static int read_channel(struct m3_explaining *e, const char *text)
 /* The largest element of the row, by size; of logits, scores and the like by value. */
 static void choose_channel(struct m3_explaining *e)
 {
-    const struct m3_kept *own = &e->kept[0];
+    const struct m3_tap_values *own = &e->kept[0];
     const int by_value = e->tap == M3_TAP_LOGITS || e->tap == M3_TAP_MTP_LOGITS || e->tap == M3_TAP_INDEX_BLOCK_SCORES;
     if (m3_tap_table[e->tap].kind != M3_KIND_REALS) {
         e->channel = m3_tap_table[e->tap].kind == M3_KIND_COUNTS ? 0 : -1;
@@ -198,7 +198,7 @@ static void say_from(struct m3_explaining *e)
 
 static int check_result(struct m3_explaining *e)
 {
-    const struct m3_kept *own = &e->kept[0];
+    const struct m3_tap_values *own = &e->kept[0];
     const struct m3_explained_step *result = e->to->result >= 0 ? &e->steps->list[e->to->result] : NULL;
     if (e->steps->status || !result) return m3_explain_failed(e, "a step has failed");
     for (int64_t i = 0; i < result->count; i++) {
@@ -249,7 +249,7 @@ int m3_explain_tap(struct m3_explanation *to, const struct m3_explain_how *how, 
     int status = check_tap(&e);
     if (!status) e.node = m3_graph_node(how->model, how->semantics, e.tap, e.layer);
     if (!status) status = explain(&e);
-    for (int i = 0; i < e.kept_count; i++) free(e.kept[i].data);
+    for (int i = 0; i < e.kept_count; i++) m3_tap_values_free(&e.kept[i]);
     m3_ctx_free(&e.ctx);
     to->steps.ctx = NULL;
     return status;

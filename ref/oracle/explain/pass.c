@@ -5,12 +5,9 @@
 
 /* ---- which rows of which taps are kept */
 
-static size_t size_of(enum m3_tap tap)
-{
-    return m3_tap_table[tap].kind == M3_KIND_REALS ? sizeof(float) : sizeof(int32_t);
-}
+static size_t size_of(enum m3_tap tap) { return m3_tap_number_bytes(tap, sizeof(float)); }
 
-static struct m3_kept *find(struct m3_explaining *e, enum m3_tap tap, int64_t layer)
+static struct m3_tap_values *find(struct m3_explaining *e, enum m3_tap tap, int64_t layer)
 {
     for (int i = 0; i < e->kept_count; i++)
         if (e->kept[i].tap == tap && e->kept[i].layer == layer) return &e->kept[i];
@@ -20,8 +17,8 @@ static struct m3_kept *find(struct m3_explaining *e, enum m3_tap tap, int64_t la
 static int keep(struct m3_explaining *e, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
 {
     if (find(e, tap, layer)) return M3_OK;
-    struct m3_kept *kept = &e->kept[e->kept_count];
-    *kept = (struct m3_kept){ tap, layer, first, rows, m3_tap_width(&e->setting, tap, layer), NULL };
+    struct m3_tap_values *kept = &e->kept[e->kept_count];
+    *kept = (struct m3_tap_values){ tap, layer, first, rows, m3_tap_width(&e->setting, tap, layer), NULL, 0 };
     kept->data = calloc((size_t)(rows * kept->width) + 1, size_of(tap));
     if (!kept->data) return m3_fail_memory(e->error, m3_tap_table[tap].name, (size_t)(rows * kept->width));
     e->kept_count++;
@@ -77,7 +74,7 @@ static int take(void *self, enum m3_tap tap, int64_t layer, const void *data, in
                 struct m3_error *error)
 {
     struct m3_explaining *e = self;
-    struct m3_kept *kept = find(e, tap, layer);
+    struct m3_tap_values *kept = find(e, tap, layer);
     const size_t bytes = (size_t)kept->width * size_of(tap);
     (void)error;
     for (int64_t r = 0; r < rows; r++) {
@@ -114,7 +111,7 @@ static int run(struct m3_explaining *e)
 
 static int add_noise(struct m3_explaining *e)
 {
-    struct m3_kept *kept = find(e, M3_TAP_MLP_NORM, e->layer);
+    struct m3_tap_values *kept = find(e, M3_TAP_MLP_NORM, e->layer);
     const int reads = e->tap == M3_TAP_ROUTER_LOGITS || e->tap == M3_TAP_SHARED || e->tap == M3_TAP_EXPERT_OUT ||
                       e->tap == M3_TAP_ROUTED;
     if (e->how->semantics->jitter == 0 || !reads || !kept) return M3_OK;
@@ -139,7 +136,7 @@ static void zero_position_0(struct m3_explaining *e)
     if (e->how->semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return;
     if (m3_tap_table[e->tap].where != M3_WHERE_EVERY_MTP_MODULE || e->how->the_case->positions[e->row] != 0) return;
     if (m3_explain_operand(e, 0, &tap, &layer, &row) || (tap != M3_TAP_EMBED && tap != M3_TAP_FUSED)) return;
-    struct m3_kept *kept = find(e, tap, layer);
+    struct m3_tap_values *kept = find(e, tap, layer);
     memset(kept->data, 0, (size_t)kept->width * sizeof(float));
     e->changed = ", which mtp_zero_position0 replaces by zeros";
 }
@@ -159,7 +156,7 @@ int m3_explain_pass(struct m3_explaining *e)
 
 const void *m3_kept_row(struct m3_explaining *e, enum m3_tap tap, int64_t layer, int64_t row)
 {
-    struct m3_kept *kept = find(e, tap, layer);
+    struct m3_tap_values *kept = find(e, tap, layer);
     if (kept && row >= kept->first && row < kept->first + kept->rows)
         return (const char *)kept->data + (size_t)((row - kept->first) * kept->width) * size_of(tap);
     m3_explain_failed(e, "an operand was not kept");
@@ -170,17 +167,13 @@ const void *m3_kept_row(struct m3_explaining *e, enum m3_tap tap, int64_t layer,
 
 static void inputs(struct m3_explaining *e, struct m3_tap_request *r)
 {
-    enum m3_tap tap;
-    int64_t layer, row;
-    for (int i = 0; i < M3_TAP_INPUTS; i++) {
-        if (m3_explain_operand(e, i, &tap, &layer, &row)) continue;
-        const struct m3_kept *kept = find(e, tap, layer);
-        r->in[i] = m3_kept_row(e, tap, layer, kept && kept->first < row ? kept->first : row);
+    const struct m3_node *call = m3_graph_node(e->how->model, e->how->semantics, r->tap, r->layer), *input;
+    for (int i = 0; i < M3_TAP_INPUTS && (input = m3_call_input(call, i)) != NULL; i++) {
+        const int64_t row = e->row + (i == 0 ? call->shift : 0);
+        const struct m3_tap_values *kept = find(e, input->tap, input->layer);
+        if (input->tap == M3_TAP_PROJECTOR_OUT && e->how->the_case->pictures.P == 0) continue;
+        r->in[i] = m3_kept_row(e, input->tap, input->layer, kept && kept->first < row ? kept->first : row);
     }
-    if (r->tap != M3_TAP_ROUTED) return;
-    r->in[0] = m3_kept_row(e, M3_TAP_MLP_NORM, e->layer, e->row);
-    r->in[1] = m3_kept_row(e, M3_TAP_EXPERTS, e->layer, e->row);
-    r->in[2] = m3_kept_row(e, M3_TAP_EXPERT_WEIGHTS, e->layer, e->row);
 }
 
 /* Attention of one patch is that of the last row over the keys of its segment. */
@@ -234,7 +227,7 @@ int m3_explain_one_row(struct m3_explaining *e)
     const int is_of_text = m3_tap_table[e->tap].shape[0] == 'T' && !is_whole;
     const int64_t rows = is_whole ? e->how->the_case->T : 1;
     struct m3_request how = request_from(e, is_of_text ? e->row : 0);
-    const struct m3_kept *own = &e->kept[0];
+    const struct m3_tap_values *own = &e->kept[0];
     if (e->node->op == M3_OP_NONE || e->node->op == M3_OP_INPUT || e->node->op == M3_OP_COPY) return M3_OK;
     how.replacement = &plain;
     const enum m3_tap tap = m3_computed_with(e->tap), second = m3_computed_beside(tap);

@@ -78,11 +78,11 @@ int m3_side_by_side_view(struct m3_side_by_side *s, const struct m3_recomputed *
     return 1;
 }
 
-static struct m3_tap_values values_of(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
+static struct m3_two_sides values_of(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
 {
     const struct m3_profile *profile = rules->setting->profile;
     /* clang-format off */
-    return (struct m3_tap_values){
+    return (struct m3_two_sides){
         .reference = s->want, .candidate = s->got, .bound = s->bound, .walk = s->walk,
         .suspect = rules->has_suspect ? s->suspect : NULL, .extra = rules->has_extra ? s->error : NULL,
         .extra_variance = rules->has_extra ? s->variance : NULL, .count = s->count, .n = rules->n, .f = rules->f,
@@ -97,7 +97,7 @@ static struct m3_tap_values values_of(const struct m3_side_by_side *s, const str
 struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
                                               const struct m3_side_by_side_rules *rules)
 {
-    const struct m3_tap_values tap = values_of(s, rules);
+    const struct m3_two_sides tap = values_of(s, rules);
     return m3_verdict_of(&tap);
 }
 
@@ -105,7 +105,7 @@ int m3_side_by_side_parameters(struct m3_tier_result *verdict, const struct m3_s
                                const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
                                struct m3_error *error)
 {
-    const struct m3_tap_values values = values_of(s, rules);
+    const struct m3_two_sides values = values_of(s, rules);
     const struct m3_parameter_question question = { tap->tap,   tap->layer, &values,
                                                     s->numbers, s->rows,    s->rows > 0 ? s->count / s->rows : 0 };
     return m3_parameters_test(verdict, tap->trace, rules->setting, &question, error);

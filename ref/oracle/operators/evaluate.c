@@ -4,25 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/error/recompute.h"
+#include "model/graph/evaluate.h"
 #include "oracle/judge/align.h"
 #include "oracle/operators/derivative.h"
-#include "oracle/operators/own_graph.h"
-
-/* Values of one tap: `real` of the engine, or int32_t. */
-struct m3_values_of_tap {
-    const void *values;
-    void *owned;                /* NULL: they are the operand's own memory */
-};
 
 struct evaluating {
     const struct m3_fragment *f;
     const struct m3_evaluation_how *how;
     struct m3_evaluation *result;
-    struct m3_setting setting;
+    struct m3_evaluator taps;   /* operands, and what is computed of them */
     struct m3_request request;
     const struct m3_model *model;
     int64_t first, rows;        /* of the text: the rows that are computed together; rows 0: all of the call */
+    int status;                 /* of what was given */
     struct m3_error *error;
 };
 
@@ -30,27 +24,28 @@ struct evaluating {
 
 static int is_aligned(const struct m3_tensor *t, size_t size) { return (uintptr_t)t->data % size == 0; }
 
-static int take_reals(const struct evaluating *e, struct m3_values_of_tap *to, const struct m3_tensor *t)
+static int take_reals(const struct evaluating *e, struct m3_tap_values *to, const struct m3_tensor *t)
 {
     const size_t size = e->how->engine->real_bytes;
     if (m3_dtype_bytes(t->dtype) == size && t->dtype != M3_I64 && is_aligned(t, size)) {
-        to->values = t->data;
+        to->data = (void *)(uintptr_t)t->data;
+        to->is_borrowed = 1;
         return M3_OK;
     }
-    to->values = to->owned = malloc((size_t)t->count * size + 1);
-    if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->count * size);
+    to->data = malloc((size_t)t->count * size + 1);
+    if (!to->data) return m3_fail_memory(e->error, t->name, (size_t)t->count * size);
     const struct m3_weight all = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
-    if (size == sizeof(double)) m3_expand_f64(to->owned, &all, 0, 0, t->count);
-    else m3_expand_f32(to->owned, &all, 0, 0, t->count);
+    if (size == sizeof(double)) m3_expand_f64(to->data, &all, 0, 0, t->count);
+    else m3_expand_f32(to->data, &all, 0, 0, t->count);
     return M3_OK;
 }
 
-static int take_choices(const struct evaluating *e, struct m3_values_of_tap *to, const struct m3_tensor *t)
+static int take_choices(const struct evaluating *e, struct m3_tap_values *to, const struct m3_tensor *t)
 {
     const size_t bytes = (size_t)t->count * sizeof(int32_t);
-    to->values = to->owned = malloc(bytes + 1);
-    if (!to->owned) return m3_fail_memory(e->error, t->name, bytes);
-    if (bytes) memcpy(to->owned, t->data, bytes);
+    to->data = malloc(bytes + 1);
+    if (!to->data) return m3_fail_memory(e->error, t->name, bytes);
+    if (bytes) memcpy(to->data, t->data, bytes);
     return M3_OK;
 }
 
@@ -73,108 +68,64 @@ static struct m3_tensor rows_of(const struct evaluating *e, const struct m3_oper
 }
 
 /* What a module reads in place of the embedding of the row at position 0. */
-static int zero_position_0(const struct evaluating *e, struct m3_values_of_tap *to, const struct m3_tensor *t)
+static int zero_position_0(const struct evaluating *e, struct m3_tap_values *to, const struct m3_tensor *t)
 {
     const size_t row = (size_t)(t->count / t->shape[0]) * e->how->engine->real_bytes;
     if (!(e->f->op->kind & M3_LAYER_MODULE)) return M3_OK;
     if (e->request.semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return M3_OK;
-    if (!to->owned) {
-        to->owned = malloc((size_t)t->shape[0] * row + 1);
-        if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->shape[0] * row);
-        memcpy(to->owned, to->values, (size_t)t->shape[0] * row);
-        to->values = to->owned;
+    if (to->is_borrowed) {
+        void *own = malloc((size_t)t->shape[0] * row + 1);
+        if (!own) return m3_fail_memory(e->error, t->name, (size_t)t->shape[0] * row);
+        memcpy(own, to->data, (size_t)t->shape[0] * row);
+        to->data = own;
+        to->is_borrowed = 0;
     }
     for (int64_t r = 0; r < t->shape[0]; r++)
-        if (e->request.positions[r] == 0) memset((char *)to->owned + (size_t)r * row, 0, row);
+        if (e->request.positions[r] == 0) memset((char *)to->data + (size_t)r * row, 0, row);
     return M3_OK;
 }
 
-static int take_operands(const struct evaluating *e)
+static int take_operand(const struct evaluating *e, struct m3_tap_values *values, int i)
 {
-    int status = M3_OK;
-    for (int i = 0; !status && i < M3_OPERATOR_OPERANDS; i++) {
-        const struct m3_operand_row *row = &e->f->op->operands[i];
-        if (row->role == M3_ROLE_NONE) break;
-        if (row->role != M3_ROLE_TAP || e->f->operands[i].rank == 0) continue;
-        struct m3_values_of_tap *to = &e->result->taps[row->tap];
-        const struct m3_tensor t = rows_of(e, row, &e->f->operands[i]);
-        status = m3_tap_table[row->tap].kind == M3_KIND_REALS ? take_reals(e, to, &t) : take_choices(e, to, &t);
-        if (!status && row->tap == M3_TAP_EMBED) status = zero_position_0(e, to, &t);
-    }
-    return status;
+    const struct m3_operand_row *row = &e->f->op->operands[i];
+    const struct m3_tensor t = rows_of(e, row, &e->f->operands[i]);
+    const int is_real = m3_tap_table[row->tap].kind == M3_KIND_REALS;
+    const int status = is_real ? take_reals(e, values, &t) : take_choices(e, values, &t);
+    return !status && row->tap == M3_TAP_EMBED ? zero_position_0(e, values, &t) : status;
 }
 
 /* ---- taps */
 
-/* Input i of the operator of a tap: M3_TAPS if there is none. The operator of experts reads what the graph gives to the
- * outputs of experts and to their sum. */
-static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
+/* Operands are given. Where the weights of experts are drawn, those of the row are made before its experts run. */
+static enum m3_given give(void *self, struct m3_tap_values *values)
 {
-    static const enum m3_tap of_experts[] = { M3_TAP_MLP_NORM, M3_TAP_EXPERTS, M3_TAP_EXPERT_WEIGHTS, M3_TAPS };
-    enum m3_tap operand;
-    int64_t layer;
-    if (tap == M3_TAP_ROUTED) return of_experts[i];
-    const int64_t own = m3_fragment_layer(e->f, tap);
-    if (m3_operator_operand(&operand, &layer, e->model, &e->f->semantics, tap, own, i)) return M3_TAPS;
-    if (operand == M3_TAP_PROJECTOR_OUT && e->f->the_case.pictures.P == 0) return M3_TAPS;
-    /* A mistake may take the layer for a full one. */
-    if (operand == M3_TAP_INDEX_BLOCKS && !m3_config_sparse(&e->model->config, 0)) return M3_TAPS;
-    return operand;
+    struct evaluating *e = self;
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && e->f->op->operands[i].role != M3_ROLE_NONE; i++) {
+        const struct m3_operand_row *row = &e->f->op->operands[i];
+        if (row->role != M3_ROLE_TAP || row->tap != values->tap || e->f->operands[i].rank == 0) continue;
+        e->status = take_operand(e, values, i);
+        return e->status ? M3_LACKING : M3_GIVEN;
+    }
+    if (!e->f->drawn || m3_computed_with(values->tap) != M3_TAP_ROUTED) return M3_NOT_GIVEN;
+    struct m3_tap_values ids;
+    e->status = m3_evaluate_tap(&ids, &e->taps, M3_TAP_EXPERTS, values->layer, values->first, values->rows);
+    if (!e->status)
+        e->status = m3_drawn_experts_need(e->f->drawn, ids.data, e->model->config.K, e->how->threads, e->error);
+    return e->status ? M3_LACKING : M3_NOT_GIVEN;
 }
 
 /* Rows of a tap that are computed. */
 static int64_t tap_rows(const struct evaluating *e, enum m3_tap tap)
 {
-    return is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0
-               ? e->rows
-               : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
+    if (is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0) return e->rows;
+    return m3_case_rows(&e->f->the_case, &e->model->config, tap, m3_fragment_layer(e->f, tap));
 }
 
-static void *room_for(const struct evaluating *e, enum m3_tap tap)
+static int compute(struct evaluating *e, enum m3_tap tap)
 {
-    const int64_t layer = m3_fragment_layer(e->f, tap);
-    const size_t size = m3_tap_table[tap].kind == M3_KIND_REALS ? e->how->engine->real_bytes : sizeof(int32_t);
-    const int64_t rows = tap_rows(e, tap), width = m3_tap_width(&e->setting, tap, layer);
-    size_t bytes;
-    if (__builtin_mul_overflow((size_t)rows * size, (size_t)width, &bytes)) return NULL;
-    struct m3_values_of_tap *to = &e->result->taps[tap];
-    to->values = to->owned = malloc(bytes + 1);
-    return to->owned;
-}
-
-/* Tells a known mistake which tap comes next. */
-static int announce(const struct evaluating *e, enum m3_tap tap, int64_t layer)
-{
-    const struct m3_force *force = e->how->force;
-    if (!force || tap == 0) return M3_OK;
-    return force->replace(force->self, tap - 1, layer, NULL, 0, 0, e->error);
-}
-
-static int compute(const struct evaluating *e, enum m3_tap wanted)
-{
-    const enum m3_tap tap = m3_computed_with(wanted), second = m3_computed_beside(tap);
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &e->request, .tap = tap, .layer = m3_fragment_layer(e->f, tap),
-                                .p0 = e->f->the_case.p0 + e->first, .places = e->f->places };
-    /* clang-format on */
-    int status = M3_OK;
-    if (e->result->taps[wanted].values) return M3_OK;
-    for (int i = 0; !status && i < M3_TAP_INPUTS; i++) {
-        const enum m3_tap input = input_of(e, tap, i);
-        if (input == M3_TAPS) break;
-        status = compute(e, input);
-        r.in[i] = e->result->taps[input].values;
-    }
-    if (!status) status = announce(e, second < tap ? second : tap, r.layer);
-    if (status) return status;
-    r.rows = tap_rows(e, tap);
-    r.y = room_for(e, tap);
-    r.second = second < M3_TAPS ? room_for(e, second) : NULL;
-    if (e->f->drawn && tap == M3_TAP_ROUTED)        /* of one row */
-        status = m3_drawn_experts_need(e->f->drawn, r.in[1], e->model->config.K, e->how->threads, e->error);
-    if (status) return status;
-    if (!r.y || (second < M3_TAPS && !r.second)) return m3_fail_memory(e->error, m3_tap_table[tap].name, 0);
-    return e->how->engine->tap(e->model, &r, e->error);
+    struct m3_tap_values values;
+    const int status = m3_evaluate_tap(&values, &e->taps, tap, m3_fragment_layer(e->f, tap), 0, tap_rows(e, tap));
+    return e->status ? e->status : status;
 }
 
 /* ---- results that are no taps: angles and noise */
@@ -186,16 +137,18 @@ static const struct m3_tensor *operand_of_role(const struct m3_fragment *f, enum
     return NULL;
 }
 
-static void *own(const struct evaluating *e, enum m3_tap tap, int64_t count)
+/* [count] numbers that are kept as if they were a tap; NULL: memory is short. */
+static void *own(struct evaluating *e, enum m3_tap tap, int64_t count)
 {
-    struct m3_values_of_tap *to = &e->result->taps[tap];
-    return to->owned = malloc((size_t)count * e->how->engine->real_bytes + 1);
+    struct m3_tap_values values = { .tap = tap, .layer = m3_fragment_layer(e->f, tap), .rows = 1, .width = count };
+    if (m3_tap_values_room(&values, e->how->engine->real_bytes, e->error)) return NULL;
+    return m3_evaluator_keep(&e->taps, &values) ? NULL : values.data;
 }
 
 static int64_t computed_rows(const struct evaluating *e) { return e->rows > 0 ? e->rows : m3_fragment_rows(e->f); }
 
 /* cos and sin are kept as if they were the two rotated taps. */
-static int compute_angles(const struct evaluating *e, const struct m3_tensor *places)
+static int compute_angles(struct evaluating *e, const struct m3_tensor *places)
 {
     const enum m3_tap tap = places ? M3_TAP_VISION_Q_ROPE : M3_TAP_Q_ROPE;
     const int64_t rows = computed_rows(e), count = rows * e->f->dims['r'];
@@ -206,33 +159,35 @@ static int compute_angles(const struct evaluating *e, const struct m3_tensor *pl
                                 .y = own(e, M3_TAP_Q_ROPE, count), .second = own(e, M3_TAP_K_ROPE, count) };
     /* clang-format on */
     int status = M3_OK;
-    if (!r.y || !r.second || (places && !wide)) status = m3_fail_memory(e->error, "angles", (size_t)count);
+    if (!r.y || !r.second) status = M3_INTERNAL;
+    else if (places && !wide) status = m3_fail_memory(e->error, "places", (size_t)places->count * sizeof *wide);
     for (int64_t i = 0; !status && places && i < places->count; i++) wide[i] = m3_id_at(places, i);
     if (!status) status = e->how->engine->tap(e->model, &r, e->error);
     free(wide);
     return status;
 }
 
-static int compute_noise(const struct evaluating *e)
+static int compute_noise(struct evaluating *e)
 {
     const int64_t rows = computed_rows(e);
+    struct m3_tap_values x;
+    const int status = m3_evaluate_tap(&x, &e->taps, M3_TAP_MLP_NORM, e->f->layer, 0, rows);
+    if (status) return status;
     /* clang-format off */
     struct m3_tap_request r = { .how = &e->request, .step = M3_STEP_JITTER, .tap = M3_TAP_ROUTER_LOGITS,
                                 .layer = e->f->layer, .rows = rows, .p0 = e->f->the_case.p0 + e->first,
-                                .in = { e->result->taps[M3_TAP_MLP_NORM].values },
-                                .y = own(e, M3_TAP_ROUTER_LOGITS, rows * e->model->config.H) };
+                                .in = { x.data }, .y = own(e, M3_TAP_ROUTER_LOGITS, rows * e->model->config.H) };
     /* clang-format on */
-    if (!r.y) return m3_fail_memory(e->error, "noise", (size_t)rows);
-    return e->how->engine->tap(e->model, &r, e->error);
+    return r.y ? e->how->engine->tap(e->model, &r, e->error) : M3_INTERNAL;
 }
 
 /* ---- outputs */
 
 /* The table of angles that is given replaces that of the positions. */
-static int rotate_by_table(const struct evaluating *e)
+static int rotate_by_table(struct evaluating *e)
 {
     const struct m3_tensor *cos = operand_of_role(e->f, M3_ROLE_COS), *sin = operand_of_role(e->f, M3_ROLE_SIN);
-    struct m3_values_of_tap tables[2] = { 0 };
+    struct m3_tap_values tables[2] = { 0 }, x;
     const struct m3_operand_row by_row = { .letters = "Tr" };
     const struct m3_tensor some[2] = { rows_of(e, &by_row, cos), rows_of(e, &by_row, sin) };
     /* A mistake that rotates more channels has no angles for them. */
@@ -241,16 +196,18 @@ static int rotate_by_table(const struct evaluating *e)
                        2 * e->f->dims['r'], e->model->config.R);
     int status = take_reals(e, &tables[0], &some[0]);
     if (!status) status = take_reals(e, &tables[1], &some[1]);
-    if (!status) status = announce(e, M3_TAP_Q_ROPE, e->f->layer);
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &e->request, .tap = M3_TAP_Q_ROPE, .layer = e->f->layer,
-                                .rows = computed_rows(e),
-                                .in = { e->result->taps[M3_TAP_Q_NORM].values, tables[0].values, tables[1].values } };
-    /* clang-format on */
-    if (!status && !(r.y = room_for(e, M3_TAP_Q_ROPE))) status = m3_fail_memory(e->error, "y", 0);
-    if (!status) status = e->how->engine->tap(e->model, &r, e->error);
-    free(tables[0].owned);
-    free(tables[1].owned);
+    if (!status) status = m3_evaluate_tap(&x, &e->taps, M3_TAP_Q_NORM, e->f->layer, 0, computed_rows(e));
+    if (!status) status = m3_evaluator_announce(&e->taps, M3_TAP_Q_ROPE, e->f->layer);
+    if (!status) {
+        /* clang-format off */
+        struct m3_tap_request r = { .how = &e->request, .tap = M3_TAP_Q_ROPE, .layer = e->f->layer, .rows = x.rows,
+                                    .in = { x.data, tables[0].data, tables[1].data },
+                                    .y = own(e, M3_TAP_Q_ROPE, x.rows * x.width) };
+        /* clang-format on */
+        status = r.y ? e->how->engine->tap(e->model, &r, e->error) : M3_INTERNAL;
+    }
+    m3_tap_values_free(&tables[0]);
+    m3_tap_values_free(&tables[1]);
     return status;
 }
 
@@ -265,7 +222,7 @@ static enum m3_tap kept_as(const struct m3_operand_row *output)
     }
 }
 
-static int compute_output(const struct evaluating *e, const struct m3_operand_row *output)
+static int compute_output(struct evaluating *e, const struct m3_operand_row *output)
 {
     if (output->role == M3_ROLE_SIN) return M3_OK;              /* with cos */
     if (output->role == M3_ROLE_COS) return compute_angles(e, operand_of_role(e->f, M3_ROLE_PLACES));
@@ -279,7 +236,9 @@ static void set_output(const struct evaluating *e, int i)
     const struct m3_operand_row *output = &e->f->op->outputs[i];
     struct m3_tensor *t = &e->result->outputs[i];
     const int choices = output->role == M3_ROLE_TAP && m3_tap_table[output->tap].kind != M3_KIND_REALS;
-    *t = (struct m3_tensor){ .name = output->name, .count = 1, .data = e->result->taps[kept_as(output)].owned };
+    const enum m3_tap tap = kept_as(output);
+    const struct m3_tap_values *values = m3_evaluated(&e->taps, tap, m3_fragment_layer(e->f, tap));
+    *t = (struct m3_tensor){ .name = output->name, .count = 1, .data = values ? values->data : NULL };
     t->dtype = choices ? M3_I32 : e->how->engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
     t->rank = m3_fragment_shape(t->shape, e->f, output);
     if (e->rows > 0) t->shape[0] = e->rows;
@@ -303,18 +262,24 @@ static int evaluate_rows(struct evaluating *e)
                                       .semantics = how->semantics ? how->semantics : &f->semantics,
                                       .threads = how->threads, .replacement = how->replacement, .force = how->force };
     /* clang-format on */
-    int status = take_operands(e);
+    e->taps = (struct m3_evaluator){
+        .engine = how->engine,
+        .named = e->model,
+        .model = e->model,
+        .how = &e->request,
+        .the_case = c,
+        .p0 = c->p0 + e->first,
+        .patches = m3_operator_by_row(f->op) ? e->rows : 0,
+        .give = give,
+        .self = e,
+        .error = e->error,
+    };
+    int status = M3_OK;
     for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS && f->op->outputs[i].role != M3_ROLE_NONE; i++) {
         status = compute_output(e, &f->op->outputs[i]);
         if (!status) set_output(e, i);
     }
     return status;
-}
-
-static void forget_taps(struct m3_evaluation *result)
-{
-    for (int i = 0; result->taps && i < M3_TAPS; i++) free(result->taps[i].owned);
-    if (result->taps) memset(result->taps, 0, M3_TAPS * sizeof *result->taps);
 }
 
 /* Appends the rows that were just computed to those before. */
@@ -331,7 +296,7 @@ static int keep_rows(struct evaluating *e, int64_t before)
         t->bytes = (uint64_t)e->how->count * row;
         t->data = e->result->rows[i];
     }
-    forget_taps(e->result);
+    m3_evaluator_forget(&e->taps);
     return M3_OK;
 }
 
@@ -396,17 +361,19 @@ int m3_evaluate(struct m3_evaluation *result, const struct m3_fragment *f, const
 {
     struct evaluating e = { .f = f, .how = how, .result = result, .error = error };
     if (f->op->derivative) return m3_evaluate_derivative(result, f, how, error);
-    *result = (struct m3_evaluation){ .taps = calloc(M3_TAPS, sizeof *result->taps) };
-    if (!result->taps) return m3_fail_memory(error, f->op->name, M3_TAPS * sizeof *result->taps);
+    *result = (struct m3_evaluation){ 0 };
     e.model = how->model ? how->model : &f->model;
-    e.setting = (struct m3_setting){ .model = e.model, .semantics = &f->semantics, .the_case = &f->the_case };
-    if (!how->rows) return f->drawn ? evaluate_all_by_row(&e) : evaluate_rows(&e);
-    return needs_all_rows(f) ? evaluate_and_choose(&e) : evaluate_listed(&e);
+    int status;
+    if (!how->rows) status = f->drawn ? evaluate_all_by_row(&e) : evaluate_rows(&e);
+    else status = needs_all_rows(f) ? evaluate_and_choose(&e) : evaluate_listed(&e);
+    result->taps = e.taps.known;
+    result->tap_count = e.taps.count;
+    return status;
 }
 
 void m3_evaluation_free(struct m3_evaluation *result)
 {
-    forget_taps(result);
+    for (int i = 0; i < result->tap_count; i++) m3_tap_values_free(&result->taps[i]);
     free(result->taps);
     for (int i = 0; i < M3_OPERATOR_OUTPUTS; i++) free(result->rows[i]);
     *result = (struct m3_evaluation){ 0 };

@@ -7,7 +7,8 @@
 
 struct m3_evaluation {
     struct m3_tensor outputs[M3_OPERATOR_OUTPUTS];      /* in the order of the row; name is that of the output */
-    struct m3_values_of_tap *taps;                      /* [M3_TAPS] owned memory */
+    struct m3_tap_values *taps;                         /* [tap_count] what the outputs point to */
+    int tap_count;
     void *rows[M3_OPERATOR_OUTPUTS];                    /* owned: of chosen rows */
     double least;                                       /* numbers below it are nothing but roundings */
 };

@@ -33,12 +33,6 @@ int m3_operator_reads(const struct m3_operator_row *op, enum m3_tap tap)
     return 0;
 }
 
-int m3_operator_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
-                        const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i)
-{
-    return m3_node_operand(operand, operand_layer, m3_graph_made(model, semantics, tap, layer), i);
-}
-
 const struct m3_weight *m3_operator_weight(const struct m3_model *model, const struct m3_semantics *semantics,
                                            enum m3_tap tap, int64_t layer, int i)
 {

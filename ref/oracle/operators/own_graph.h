@@ -11,10 +11,8 @@ int m3_operator_graph(struct m3_graph *graph, const struct m3_operator_row *op, 
 /* In which layer of that model the tap is. */
 int64_t m3_operator_layer(const struct m3_operator_row *op, enum m3_tap tap);
 int m3_operator_reads(const struct m3_operator_row *op, enum m3_tap tap);
-/* An operand and a weight of a tap. What the reading does not compute is as in the released one: an
- * additive join takes the norms' weights and gives the norms too. */
-int m3_operator_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
-                        const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i);
+/* A weight of a tap; of one that the reading does not make, as in the released reading: an additive join takes the norms'
+ * weights too. */
 const struct m3_weight *m3_operator_weight(const struct m3_model *model, const struct m3_semantics *semantics,
                                            enum m3_tap tap, int64_t layer, int i);
 

@@ -84,7 +84,7 @@ START_TEST(bounds_are_those_of_one_element)
 END_TEST
 
 /* `suspect`, which no kernel takes, makes m3_verdict_of judge element by element. */
-static void check_verdict(struct m3_tap_values *tap, const double *suspect)
+static void check_verdict(struct m3_two_sides *tap, const double *suspect)
 {
     const struct m3_tier_result pieces = m3_verdict_of(tap);
     tap->suspect = suspect;
@@ -115,14 +115,14 @@ START_TEST(verdicts_in_pieces)
         }
         if (wrong & 1) candidate[700] += 1;
         if (wrong & 2) candidate[N - 1] = NAN;
-        struct m3_tap_values tap = { .reference = reference,
-                                     .candidate = candidate,
-                                     .bound = bound,
-                                     .walk = walk,
-                                     .count = N,
-                                     .f = 4,
-                                     .u = 0x1p-24,
-                                     .stored = M3_F32 };
+        struct m3_two_sides tap = { .reference = reference,
+                                    .candidate = candidate,
+                                    .bound = bound,
+                                    .walk = walk,
+                                    .count = N,
+                                    .f = 4,
+                                    .u = 0x1p-24,
+                                    .stored = M3_F32 };
         check_verdict(&tap, suspect);
         ck_assert_int_eq(m3_verdict_of(&tap).hard, (wrong & 1) + (wrong >> 1));
     }

@@ -94,7 +94,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
     pass_operands(&p, operands, tap, layer);
     ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
                   p.error.text);
-    const struct m3_tap_values values = {
+    const struct m3_two_sides values = {
         .reference = made.y,
         .candidate = got,
         .bound = made.bound,

@@ -36,7 +36,7 @@ static double bf16(double x) { return rounded(x, 7, -133); }
 static struct m3_tier_result judge(const struct m3_recomputed *made, const double *got)
 {
     /* clang-format off */
-    const struct m3_tap_values tap = {
+    const struct m3_two_sides tap = {
         .reference = made->y, .candidate = got, .bound = made->bound, .walk = made->walk, .suspect = made->suspect,
         .extra = made->extra.error, .extra_variance = made->extra.variance, .count = made->rows * made->width,
         .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_BF16,

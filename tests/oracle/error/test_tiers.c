@@ -8,14 +8,14 @@ enum { N = 1000 };
 static double r[N], c[N], B[N], w[N];
 
 /* N elements r = 1 .. 2, B = 100, n = 62, f = 2, candidate equal. */
-static struct m3_tap_values plain_tap(void)
+static struct m3_two_sides plain_tap(void)
 {
     for (int i = 0; i < N; i++) {
         r[i] = c[i] = 1 + i / (double)N + 0x1p-30;
         B[i] = 100;
         w[i] = 500;
     }
-    return (struct m3_tap_values){
+    return (struct m3_two_sides){
         .reference = r, .candidate = c, .bound = B, .count = N, .n = 62, .f = 2, .u = 0x1p-24, .stored = M3_F32
     };
 }
@@ -55,7 +55,7 @@ END_TEST
  * Seen to fail with lambda n; with a step more; without the minimum of both; with the worst by |d|. */
 START_TEST(limits)
 {
-    struct m3_tap_values tap = plain_tap();
+    struct m3_two_sides tap = plain_tap();
     struct m3_tier_result v = m3_verdict_of(&tap);
     ck_assert(v.verdict == M3_VERDICT_PASS && v.tiers == 0 && v.judged == N && v.headroom == 0 && v.worst == 0);
     ck_assert(within(v.lambda, 6.5444, 1e-3) && isnan(v.z2) && v.variance == 0);
@@ -107,7 +107,7 @@ END_TEST
  * Seen to fail with 4 as a limit of z for z^2, 0.4 N, sum |e| for |sum e|, the condition on r left out. */
 START_TEST(statistics)
 {
-    struct m3_tap_values tap = plain_tap();
+    struct m3_two_sides tap = plain_tap();
     const double unit = 0x1p-24 * 100, sigma = 0x1p-24 * 100 / sqrt(3);
     tap.walk = w;
     for (int i = 0; i < N; i++) w[i] = 100, c[i] = r[i] + (i % 2 ? 2.01 : -2.01) * sigma;
@@ -156,7 +156,7 @@ START_TEST(drawn)
     uint64_t state = 131;
     double variance = 0, z2 = 0;
     for (int t = 0; t < 400; t++) {
-        struct m3_tap_values tap = plain_tap();
+        struct m3_two_sides tap = plain_tap();
         const double size = t % 2 ? 2.2 : 1;
         tap.walk = w;
         for (int i = 0; i < N; i++) {
@@ -186,7 +186,7 @@ END_TEST
  * looked at, every infinity not judged. */
 START_TEST(not_numbers)
 {
-    struct m3_tap_values tap = plain_tap();
+    struct m3_two_sides tap = plain_tap();
     c[3] = NAN;
     struct m3_tier_result v = m3_verdict_of(&tap);
     ck_assert(v.verdict == M3_VERDICT_FAIL && v.hard == 1 && v.suspect == 1 && v.worst == 3 && isinf(v.headroom));
@@ -247,7 +247,7 @@ END_TEST
  * Seen to fail with eta for B = 0, with a step more than n + f. */
 START_TEST(zero_rule)
 {
-    struct m3_tap_values tap = plain_tap();
+    struct m3_two_sides tap = plain_tap();
     tap.walk = w;
     r[4] = 0, c[4] = -0.0, B[4] = 0, w[4] = 0;
     ck_assert_int_eq(m3_verdict_of(&tap).verdict, M3_VERDICT_PASS);
@@ -272,7 +272,7 @@ END_TEST
 START_TEST(grid)
 {
     for (int bits = 8; bits <= 11; bits += 3) {
-        struct m3_tap_values tap = plain_tap();
+        struct m3_two_sides tap = plain_tap();
         tap.tiers_off = ~M3_TIER_GRID;
         tap.count = 64;
         for (int i = 0; i < N; i++) c[i] = to_bits(r[i], bits);
@@ -304,7 +304,7 @@ END_TEST
 START_TEST(profile)
 {
     const double unit = 0x1p-24 * 100;
-    struct m3_tap_values tap = plain_tap();
+    struct m3_two_sides tap = plain_tap();
     tap.tiers_off = ~(M3_TIER_HARD | M3_TIER_SUSPECT);
     c[7] = r[7] + 100 * unit;
     ck_assert_int_eq(m3_verdict_of(&tap).hard, 1);

@@ -2,18 +2,12 @@
 #ifndef M3_ORACLE_BLAME_PRIVATE_MISTAKEN_H
 #define M3_ORACLE_BLAME_PRIVATE_MISTAKEN_H
 
+#include "model/graph/evaluate.h"
 #include "oracle/blame/private/blame.h"
 #include "oracle/variants/mistakes.h"
 
 /* One tap, or its rows [first, first + rows), and the candidate's values that were read for it so far. */
 struct m3_mistaken;
-
-/* Rows of a tap: y, or ids of choices. */
-struct m3_mistaken_tap {
-    double *y;                  /* [rows,width] */
-    int32_t *ids;
-    int64_t first, rows, width;
-};
 
 /* Does the mistake first show in this tap, or in one before it that the dump does not hold? */
 int m3_mistaken_reaches(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_mistake *mistake);
@@ -27,8 +21,7 @@ void m3_mistaken_free(struct m3_mistaken *mistaken);    /* NULL is fine */
 
 /* *applies is 0 if the mistake cannot be made here: the model or the dump lacks what it needs, or an operator refuses
  * it. The caller frees `out`, also on failure. M3_INTERNAL. */
-int m3_mistaken_make(struct m3_mistaken_tap *out, int *applies, struct m3_mistaken *mistaken,
+int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *mistaken,
                      const struct m3_mistake *mistake);
-void m3_mistaken_tap_free(struct m3_mistaken_tap *tap);
 
 #endif

@@ -305,7 +305,7 @@ int m3_parameters_test(struct m3_tier_result *result, struct m3_trace *trace, co
                        const struct m3_parameter_question *q, struct m3_error *error)
 {
     const enum m3_operator op = m3_graph_node(setting->model, setting->semantics, q->tap, q->layer)->op;
-    const struct m3_tap_values *v = q->values;
+    const struct m3_two_sides *v = q->values;
     struct groups g;
     /* Truncated sums are off to one side. */
     if (!m3_is_judged(result->verdict) || v->truncates || q->rows * q->width != v->count) return M3_OK;

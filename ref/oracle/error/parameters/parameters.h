@@ -10,7 +10,7 @@
 struct m3_parameter_question {
     enum m3_tap tap;
     int64_t layer;
-    const struct m3_tap_values *values;         /* rows one after the other */
+    const struct m3_two_sides *values;         /* rows one after the other */
     const int64_t *numbers;                     /* [rows] of the call */
     int64_t rows, width;
 };

@@ -33,7 +33,7 @@ struct m3_error_kernels {
 
     /* Fills the terms of n elements, at most M3_PIECE, from `first` on. The tap has walk, no suspect, and its reference
      * is in double. Returns 0 if an element may be remarkable: infinite, without a sound allowance, or beyond a tier. */
-    int (*terms)(struct m3_terms *to, const struct m3_tap_values *tap, const struct m3_allowing *k, int64_t first,
+    int (*terms)(struct m3_terms *to, const struct m3_two_sides *tap, const struct m3_allowing *k, int64_t first,
                  int64_t n);
 
     /* bound [n] of an operator on single elements: bounds.h. walk may be NULL. */
@@ -45,13 +45,13 @@ struct m3_error_kernels {
     void (*scale)(double *out, const double *x, int64_t n, double factor);
 
     /* Fills d, g, v, b and s of e->n elements from `first` on. Returns whether a g is not 0. */
-    int (*filter_elements)(struct m3_filter_elements *e, const struct m3_tap_values *tap, const double *by,
+    int (*filter_elements)(struct m3_filter_elements *e, const struct m3_two_sides *tap, const double *by,
                            const double *shape, const struct m3_filter_rules *rules, int64_t first);
     void (*filter_terms)(struct m3_filter_terms *to, const struct m3_filter_elements *e);
 
     /* Adds the counts of n elements from `first` on, all finite, in a format of so many bits, the last of them at least
      * 2^least. Returns 0, and adds nothing, if an element is too small for that many bits, or infinite. */
-    int (*grid)(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least, int64_t first,
+    int (*grid)(struct m3_grid_counts *to, const struct m3_two_sides *tap, int bits, int least, int64_t first,
                 int64_t n);
 
     m3_gate_kernel *by_alpha, *by_limit_of_up, *by_limit_of_gate; /* gate.h; alpha: of one element alone */

@@ -3,16 +3,10 @@
 #define M3_ORACLE_EXPLAIN_PRIVATE_EXPLAINING_H
 
 #include "model/engine.h"
+#include "model/graph/evaluate.h"
 #include "ops/ops.h"
 #include "oracle/error/recompute.h"
 #include "oracle/explain/explain.h"
-
-/* Rows of a tap, kept from the pass. */
-struct m3_kept {
-    enum m3_tap tap;
-    int64_t layer, first, rows, width;
-    void *data;                         /* [rows,width] float or int32_t */
-};
 
 enum { M3_MOST_KEPT = 10 };
 
@@ -28,7 +22,7 @@ struct m3_explaining {
     int64_t group;                      /* of block lists */
     int64_t p0;                         /* the place of the row */
     const char *changed;                /* what an operator reads in place of its operand; or "" */
-    struct m3_kept kept[M3_MOST_KEPT];  /* the tap's own row first */
+    struct m3_tap_values kept[M3_MOST_KEPT];  /* the tap's own row first */
     int kept_count;
     struct m3_explanation *to;
     struct m3_steps *steps;             /* of *to */

@@ -228,7 +228,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
     int64_t *numbers = need(made.rows, sizeof *numbers);
     for (int64_t r = 0; r < made.rows; r++) numbers[r] = r;
     /* clang-format off */
-    const struct m3_tap_values values = {
+    const struct m3_two_sides values = {
         .reference = made.y, .candidate = got, .bound = made.bound, .walk = made.walk, .suspect = made.suspect,
         .extra = made.extra.error, .extra_variance = made.extra.variance, .count = made.rows * made.width,
         .n = made.n, .f = made.f, .u = 0x1p-24, .stored = M3_BF16,

@@ -1,0 +1,61 @@
+/* Taps of a model, computed from given ones, operator by operator, each by the engine's own stage. */
+#ifndef M3_MODEL_GRAPH_EVALUATE_H
+#define M3_MODEL_GRAPH_EVALUATE_H
+
+#include "model/engine.h"
+#include "model/files/case.h"
+#include "model/graph/graph.h"
+
+/* Rows [first, first + rows) of a tap. */
+struct m3_tap_values {
+    enum m3_tap tap;
+    int64_t layer, first, rows, width;
+    void *data; /* [rows,width] `real` of the engine, or int32_t */
+    int is_borrowed; /* it belongs to somebody else */
+};
+void m3_tap_values_free(struct m3_tap_values *values);
+/* Memory for its numbers, not filled. M3_INTERNAL. */
+int m3_tap_values_room(struct m3_tap_values *values, size_t real_bytes, struct m3_error *error);
+size_t m3_tap_number_bytes(enum m3_tap tap, size_t real_bytes);
+/* Its numbers of the double engine, or its ids; NULL: it holds the others. */
+const double *m3_tap_doubles(const struct m3_tap_values *values);
+const int32_t *m3_tap_ids(const struct m3_tap_values *values);
+
+enum m3_given {
+    M3_GIVEN, /* `values` has its data */
+    M3_MADE, /* it is known now */
+    M3_NOT_GIVEN, /* it is to be computed */
+    M3_LACKING /* it can be neither: M3_WRONG */
+};
+
+struct m3_evaluator {
+    const struct m3_engine *engine;
+    const struct m3_model *named; /* by whose layers taps are named; its graph is followed */
+    const struct m3_model *model; /* which computes: the same, or some layers of it */
+    int64_t dropped; /* layers of `named` before the first of `model` */
+    const struct m3_request *how; /* ids and positions from row `first` on; semantics, replacement, force */
+    const struct m3_case *the_case; /* the whole call: its rows and pictures */
+    int64_t p0; /* places before row 0 */
+    int64_t patches; /* rows of taps of pictures, if not all */
+    /* Asked before a tap is computed; may itself evaluate others. NULL: nothing is given. */
+    enum m3_given (*give)(void *self, struct m3_tap_values *values);
+    void *self;
+    struct m3_tap_values *known; /* [count] */
+    int count, room;
+    struct m3_error *error;
+};
+
+/* Rows of a tap, which stay the evaluator's. M3_WRONG without a message: a tap is lacking; or the status of an operator. */
+int m3_evaluate_tap(struct m3_tap_values *values, struct m3_evaluator *e, enum m3_tap tap, int64_t layer, int64_t first,
+                    int64_t rows);
+/* Calls the operator that makes the tap, whatever is known of it. */
+int m3_evaluate_call(struct m3_evaluator *e, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows);
+/* Adds what was made otherwise. Takes over the values, also on failure. M3_INTERNAL. */
+int m3_evaluator_keep(struct m3_evaluator *e, struct m3_tap_values *values);
+/* Tells a known mistake which tap comes next, in a layer of `model`. */
+int m3_evaluator_announce(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer);
+/* What is known of the tap so far; NULL: nothing. */
+const struct m3_tap_values *m3_evaluated(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer);
+void m3_evaluator_forget(struct m3_evaluator *e);
+
+#endif
