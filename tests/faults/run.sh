@@ -22,7 +22,8 @@ sed -nE "s/^(($pattern)(-[a-z0-9-]+)?): .*/\1/p" "$here/commands.txt" |
 awk -F '[:,]' '/^# / { commands++; for (i = 2; i <= NF; i++) { n = split($i, w, " "); name = w[1]
         for (k = 2; k < n; k++) name = name " " w[k]
         if (!(name in sum)) order[++names] = name
-        sum[name] += w[n] } }
+        sum[name] += w[n]
+        if (name == "never met" && w[n] > 0) print substr($1, 3) " never met " w[n] } }
     END { printf "commands: %d\n", commands
         for (i = 1; i <= names; i++) { printf "%s: %d\n", order[i], sum[order[i]]
             if (i > 3 || order[i] == "failed") wrong += sum[order[i]] }
