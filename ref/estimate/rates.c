@@ -198,7 +198,7 @@ static int make_model(struct m3_model **model, struct pool *pool, const struct m
 
 struct timer {
     struct m3_rates *rates;
-    const struct m3_config *config;
+    const struct m3_model *model;
     double last;
 };
 
@@ -220,7 +220,7 @@ static int tick(void *self, enum m3_tap tap, int64_t layer, const void *data, in
 {
     struct timer *t = self;
     (void)data, (void)row, (void)rows, (void)error;
-    take(t, m3_work_of_tap(tap, layer >= 0 && m3_config_moe(t->config, layer)));
+    take(t, m3_work_of(m3_graph_node(t->model, &t->model->config.semantics, tap, layer)));
     return M3_OK;
 }
 
@@ -250,7 +250,7 @@ static int run(const struct m3_rates_request *r, const struct m3_model *model, s
 {
     double logits[MOST_V];
     struct m3_rates warm = { .seconds = { 0 } };
-    struct timer timer = { .rates = &warm, .config = &model->config };
+    struct timer timer = { .rates = &warm, .model = model };
     const struct m3_sink sink = { .self = &timer, .wants = wants, .write = tick };
     struct m3_work one = { 0 };
     for (int64_t l = 0; l < model->config.layers; l++) m3_work_add_layer(&one, &model->config, l, request.T, p0);

@@ -9,27 +9,16 @@ const char *const m3_work_names[M3_WORK_KINDS] = {
     [M3_WORK_ATTENTION] = "attention", [M3_WORK_ROWS] = "norms and sums", [M3_WORK_HEAD] = "head",
 };
 
-enum m3_work_kind m3_work_of_tap(enum m3_tap tap, int is_moe)
+enum m3_work_kind m3_work_of(const struct m3_node *node)
 {
-    switch (tap) {
-    case M3_TAP_Q_PROJ:
-    case M3_TAP_K_PROJ:
-    case M3_TAP_V_PROJ:
-    case M3_TAP_INDEX_Q_PROJ:
-    case M3_TAP_INDEX_K_PROJ:
-    case M3_TAP_ATTN_OUT:
-    case M3_TAP_MLP_GATE:
-    case M3_TAP_MLP_UP:
-    case M3_TAP_SHARED:
-    case M3_TAP_ROUTER_LOGITS: return M3_WORK_PRODUCTS;
-    case M3_TAP_MLP: return is_moe ? M3_WORK_ROWS : M3_WORK_PRODUCTS;
-    case M3_TAP_ROUTED: return M3_WORK_EXPERTS;
-    case M3_TAP_INDEX_BLOCK_SCORES:
-    case M3_TAP_INDEX_BLOCKS: return M3_WORK_INDEX;
-    case M3_TAP_ATTN_LSE:
-    case M3_TAP_ATTN: return M3_WORK_ATTENTION;
-    case M3_TAP_FINAL_NORM:
-    case M3_TAP_LOGITS: return M3_WORK_HEAD;
+    if (m3_tap_table[node->tap].where == M3_WHERE_AFTER_LAYERS) return M3_WORK_HEAD;
+    switch (node->op) {
+    case M3_OP_LINEAR:
+    case M3_OP_GATED_MLP: return M3_WORK_PRODUCTS;
+    case M3_OP_ROUTED: return M3_WORK_EXPERTS;
+    case M3_OP_BLOCK_SCORES:
+    case M3_OP_SELECT_BLOCKS: return M3_WORK_INDEX;
+    case M3_OP_ATTEND: return M3_WORK_ATTENTION;
     default: return M3_WORK_ROWS;
     }
 }

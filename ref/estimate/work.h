@@ -3,7 +3,7 @@
 #define M3_ESTIMATE_WORK_H
 
 #include "io/config.h"
-#include "model/taps.h"
+#include "model/graph/graph.h"
 
 /* clang-format off */
 enum m3_work_kind {
@@ -23,8 +23,8 @@ struct m3_work {
 
 extern const char *const m3_work_names[M3_WORK_KINDS];
 
-/* The kind of what ends with this tap. */
-enum m3_work_kind m3_work_of_tap(enum m3_tap tap, int is_moe);
+/* The kind of what ends with the tap of this node. */
+enum m3_work_kind m3_work_of(const struct m3_node *node);
 
 /* Adds layer l of a pass over T rows after p0 places. */
 void m3_work_add_layer(struct m3_work *work, const struct m3_config *config, int64_t l, int64_t T, int64_t p0);
