@@ -31,6 +31,13 @@ const struct m3_weight *m3_node_weight(const struct m3_model *model, const struc
     return base ? (const struct m3_weight *)(const void *)((const char *)base + place->offset) : NULL;
 }
 
+const struct m3_node *m3_graph_reader(const struct m3_graph *graph, const struct m3_node *node, enum m3_operator op)
+{
+    for (const struct m3_node *at = node + 1; at < graph->nodes + graph->count; at++)
+        if (at->op == op && at->inputs[0] == node) return at;
+    return NULL;
+}
+
 /* ---- calls */
 
 enum m3_tap m3_computed_with(enum m3_tap tap)

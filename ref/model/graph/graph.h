@@ -53,6 +53,8 @@ const struct m3_node *m3_graph_find(const struct m3_graph *graph, enum m3_tap ta
 const struct m3_node *m3_graph_last(const struct m3_graph *graph, enum m3_tap tap);
 /* Operand i of a node as a tap and its layer. Returns 0, or -1 if there is none. */
 int m3_node_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_node *node, int i);
+/* The first node of that operator that reads it as input 0; NULL: there is none. */
+const struct m3_node *m3_graph_reader(const struct m3_graph *graph, const struct m3_node *node, enum m3_operator op);
 /* Weight i of a node, of experts the first one's w1; NULL: there is none. */
 const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i);
 

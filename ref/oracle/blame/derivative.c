@@ -89,16 +89,23 @@ static void set_activation(struct m3_gradients *g, struct m3_derivative_request 
     r->clamp = g->s->semantics->gate_clamp;
 }
 
+/* The first `count` inputs of the call that makes a tap. */
+static void operands(struct m3_gradients *g, struct m3_derivative_request *r, enum m3_tap tap, int64_t layer, int count)
+{
+    const struct m3_node *node = m3_graph_node(g->s->model, g->s->semantics, tap, layer), *input;
+    for (int i = 0; i < count && (input = m3_call_input(node, i)) != NULL; i++) {
+        if (m3_tap_table[input->tap].kind == M3_KIND_REALS) r->in[i] = forward(g, input->tap, input->layer);
+        else r->in[i] = choices(g, input->tap, input->layer);
+    }
+}
+
 static void attention(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
 {
     const struct m3_config *c = &g->s->model->config;
     const struct m3_case *the_case = g->s->the_case;
     const int sparse = m3_config_sparse(c, m3_layer_index(c, y->layer));
     r->of = sparse ? M3_DERIVATIVE_ATTEND_BLOCKS : M3_DERIVATIVE_ATTEND_FULL;
-    r->in[0] = forward(g, M3_TAP_Q_ROPE, y->layer);
-    r->in[1] = forward(g, M3_TAP_K_ROPE, y->layer);
-    r->in[2] = forward(g, M3_TAP_V_PROJ, y->layer);
-    r->in[3] = sparse ? choices(g, M3_TAP_INDEX_BLOCKS, y->layer) : NULL;
+    operands(g, r, y->tap, y->layer, 4);
     /* clang-format off */
     r->attend = (struct m3_attend){ .T = y->rows, .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
                                     .block = c->block, .N = c->N, .selection = g->s->semantics->selection };
@@ -124,9 +131,7 @@ void m3_gradients_of_experts(struct m3_gradients *g, struct m3_derivative_reques
     const struct m3_config *c = &g->s->model->config;
     r->of = M3_DERIVATIVE_EXPERTS;
     r->dy = m3_gradients_arriving(g, m3_gradients_item(g, M3_TAP_ROUTED, layer));
-    r->in[0] = forward(g, M3_TAP_MLP_NORM, layer);
-    r->in[1] = choices(g, M3_TAP_EXPERTS, layer);
-    r->in[2] = forward(g, M3_TAP_EXPERT_WEIGHTS, layer);
+    operands(g, r, M3_TAP_ROUTED, layer, 3);
     r->experts = g->s->model->layers[m3_layer_index(c, layer)].experts;
     r->E = c->E, r->K = c->K, r->F = c->F, r->H = c->H, r->factor = c->routed_scaling;
     set_activation(g, r);
@@ -142,35 +147,24 @@ static void gated_mlp(struct m3_gradients *g, struct m3_derivative_request *r, c
     for (int64_t i = 0; ones && i < y->rows; i++) ones[i] = 1;
     g->shared = (struct m3_expert){ .w1 = *w[0], .w3 = *w[1], .w2 = *w[2] };
     r->of = M3_DERIVATIVE_EXPERTS;
-    r->in[0] = forward(g, M3_TAP_MLP_NORM, y->layer), r->in[1] = zeros, r->in[2] = ones;
+    operands(g, r, y->tap, y->layer, 1);
+    r->in[1] = zeros, r->in[2] = ones;
     r->experts = &g->shared;
     r->E = r->K = 1, r->F = w[0]->rows, r->H = w[0]->cols, r->factor = 1;
     set_activation(g, r);
 }
 
-/* Operand i of an rms norm, heads apart. */
+/* An rms norm, heads apart. */
 static void norm(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
 {
     const struct m3_config *c = &g->s->model->config;
     const struct m3_weight *w = m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, 0);
     double *vector = m3_gradients_room(g, w->cols);
-    enum m3_tap tap;
-    int64_t layer;
     if (vector) m3_expand_f64(vector, w, 0, 0, w->cols);
-    m3_setting_operand(&tap, &layer, g->s, y->tap, y->layer, 0);
+    operands(g, r, y->tap, y->layer, 1);
     r->of = c->gemma_norm ? M3_DERIVATIVE_RMS_NORM : M3_DERIVATIVE_RMS_NORM_PLAIN;
-    r->in[0] = forward(g, tap, layer), r->in[1] = vector;
+    r->in[1] = vector;
     r->H = w->cols, r->T = y->rows * y->width / w->cols, r->eps = c->eps;
-}
-
-/* Inputs of an operator of one or two operands. */
-static void operands(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y, int count)
-{
-    for (int i = 0; i < count; i++) {
-        enum m3_tap tap;
-        int64_t layer;
-        if (!m3_setting_operand(&tap, &layer, g->s, y->tap, y->layer, i)) r->in[i] = forward(g, tap, layer);
-    }
 }
 
 /* The request, without outputs. *r.of is NONE if blame cannot recompute it. */
@@ -183,24 +177,23 @@ void m3_gradients_request(struct m3_gradients *g, struct m3_derivative_request *
     case M3_OP_LINEAR:
         r->of = M3_DERIVATIVE_LINEAR;
         r->w = m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, 0);
-        operands(g, r, y, 1);
+        operands(g, r, y->tap, y->layer, 1);
         break;
     case M3_OP_RMS_NORM: norm(g, r, y); break;
     case M3_OP_ROPE: rotation(g, r, y); break;
     case M3_OP_ATTEND: attention(g, r, y); break;
     case M3_OP_ACTIVATION:
         r->of = c->oai ? M3_DERIVATIVE_SWIGLU_OAI : M3_DERIVATIVE_SWIGLU;
-        operands(g, r, y, 2);
+        operands(g, r, y->tap, y->layer, 2);
         set_activation(g, r);
         break;
     case M3_OP_SIGMOID:
         r->of = M3_DERIVATIVE_SIGMOID;
-        operands(g, r, y, 1);
+        operands(g, r, y->tap, y->layer, 1);
         break;
     case M3_OP_ROUTE:
         r->of = M3_DERIVATIVE_ROUTE, r->E = c->E, r->K = c->K;
-        operands(g, r, y, 1);
-        r->in[1] = choices(g, M3_TAP_EXPERTS, y->layer);
+        operands(g, r, y->tap, y->layer, 2);
         break;
     case M3_OP_EXPERT:
     case M3_OP_ROUTED: m3_gradients_of_experts(g, r, y->layer); return;

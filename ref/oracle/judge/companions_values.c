@@ -43,12 +43,18 @@ static int write_bounds(struct m3_companions_writer *c, const struct m3_watched 
     return status;
 }
 
+/* Input i of the call that makes the tap; NULL: there is none. */
+static const struct m3_value *input_of(const struct m3_companions_writer *c, const struct m3_watched *w, int i)
+{
+    const struct m3_node *node = m3_graph_node(c->setting.model, c->setting.semantics, w->tap, w->layer);
+    const struct m3_node *input = m3_call_input(node, i);
+    return input ? m3_trace_get(c->trace, input->tap, input->layer) : NULL;
+}
+
 /* Writes the gains of a probed tap, from its input, selections and weights. */
 static int write_probed(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T, struct m3_error *error)
 {
-    const struct m3_value *x = m3_trace_get(c->trace, M3_TAP_MLP_NORM, w->layer);
-    const struct m3_value *ids = m3_trace_get(c->trace, M3_TAP_EXPERTS, w->layer);
-    const struct m3_value *p = m3_trace_get(c->trace, M3_TAP_EXPERT_WEIGHTS, w->layer);
+    const struct m3_value *x = input_of(c, w, 0), *ids = input_of(c, w, 1), *p = input_of(c, w, 2);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *gain = malloc((size_t)n * sizeof *gain + 1);
     double *ones = malloc((size_t)(T * c->setting.model->config.K) * sizeof *ones + 1);
@@ -67,8 +73,7 @@ static int write_probed(struct m3_companions_writer *c, const struct m3_watched 
 static int write_intermediates(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T,
                                struct m3_error *error)
 {
-    const struct m3_value *x = m3_trace_get(c->trace, M3_TAP_MLP_NORM, w->layer);
-    const struct m3_value *ids = m3_trace_get(c->trace, M3_TAP_EXPERTS, w->layer);
+    const struct m3_value *x = input_of(c, w, 0), *ids = input_of(c, w, 1);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *values = malloc((size_t)(2 * n) * sizeof *values + 1);
     int status = values ? m3_intermediates(values, values + n, &c->setting, w->tap, w->layer, x->values,

@@ -1,18 +1,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/graph/graph.h"
 #include "oracle/error/tiers.h"
 #include "oracle/variants/private/honest.h"
 
-/* The norm that reads a sum; 0: none does. */
+/* The norm that reads a sum of a text layer; 0: none does. */
 static int norm_of(char *name, size_t size, const struct m3_honest *honest)
 {
-    const int64_t layer = honest->layer, layers = honest->model->config.layers;
-    if (honest->last == M3_TAP_MID) return m3_tap_name(name, size, M3_TAP_MLP_NORM, layer) == 0;
-    if (honest->last != M3_TAP_OUT) return 0;
-    if (m3_mtp_module_of(layer) >= 0) return m3_tap_name(name, size, M3_TAP_MTP_FINAL_NORM, layer) == 0;
-    if (layer + 1 < layers) return m3_tap_name(name, size, M3_TAP_ATTN_NORM, layer + 1) == 0;
-    return m3_tap_name(name, size, M3_TAP_FINAL_NORM, -1) == 0;
+    const struct m3_graph *graph = m3_graph_of(honest->model, honest->semantics);
+    const struct m3_node *sum = m3_graph_find(graph, honest->last, honest->layer);
+    if (!sum || sum->op != M3_OP_ADD || sum->tap < M3_TAP_EMBED) return 0;
+    const struct m3_node *norm = m3_graph_reader(graph, sum, M3_OP_RMS_NORM);
+    return norm && m3_tap_name(name, size, norm->tap, norm->layer) == 0;
 }
 
 int m3_honest_norm_begin(struct m3_honest *honest, struct m3_error *error)
