@@ -173,11 +173,20 @@ json_t *m3_json_number(double value)
     return json_real(value);
 }
 
+/* JSON_ENSURE_ASCII leaves DEL as it is, which a string may hold. */
+static int write_without_del(const char *text, size_t size, void *out)
+{
+    for (size_t i = 0; i < size; i++)
+        if ((text[i] == 0x7f ? fputs("\\u007f", out) : fputc(text[i], out)) == EOF) return -1;
+    return 0;
+}
+
 int m3_json_line(FILE *out, json_t *object, struct m3_error *error)
 {
     const size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII;      /* a name must not steer the terminal */
     /* jansson passes over the failure of some of its writes */
-    int written = object && !failed && json_dumpf(object, out, flags) == 0 && fputc('\n', out) != EOF && !ferror(out);
+    int written = object && !failed && json_dump_callback(object, write_without_del, out, flags) == 0 &&
+                  fputc('\n', out) != EOF && !ferror(out);
     const int why = errno;
     json_decref(object);
     if (!object || failed) return m3_fail_memory(error, "JSON line", 0);

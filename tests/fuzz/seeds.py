@@ -406,7 +406,13 @@ def states(little):
 
 
 def names():
-    for name, text in (("latin", b"caf\xe9"), ("colour", b"\x1b[31m"), ("lines", b"a\nb\xe2\x80\xa8"), ("even", b"\xff<&'\"")):
+    for name, text in (
+        ("latin", b"caf\xe9"),
+        ("colour", b"\x1b[31m"),
+        ("delete", b"\x7fli"),
+        ("lines", b"a\nb\xe2\x80\xa8"),
+        ("even", b"\xff<&'\""),
+    ):
         keep("names", name, text)
 
 
