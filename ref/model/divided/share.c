@@ -57,6 +57,12 @@ static void send(struct m3_pass *f, void *data, int64_t count, size_t size)
     if (!f->status) set_status(f, m3_order_send(f->share->ranks, data, (uint64_t)count * size, f->error));
 }
 
+int m3_share_splits(const struct m3_pass *f) { return f->share && f->share->division.T > 0; }
+
+int64_t m3_share_p0(const struct m3_pass *f) { return f->share->order.p0; }
+int m3_share_gives_embedded(const struct m3_pass *f) { return f->share->order.gives_embedded; }
+int m3_share_gives_final_norm(const struct m3_pass *f) { return f->share->order.gives_final_norm; }
+
 struct m3_rows m3_share_rows(struct m3_pass *f, int64_t T, int64_t rows)
 {
     struct m3_share *s = f->share;

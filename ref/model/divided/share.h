@@ -6,6 +6,7 @@
 
 #include "model/forward/activations.h"
 #include "model/divided/order.h"
+#include "model/divided/part.h"
 #include "model/forward/text.h"
 
 struct m3_share {
@@ -35,33 +36,8 @@ void m3_share_end(struct m3_pass *f);
 int m3_share_obey(const struct m3_model *model, struct m3_ranks *ranks, const struct m3_order *order,
                   struct m3_error *error);
 
-struct m3_rows m3_share_rows(struct m3_pass *f, int64_t T, int64_t rows);
-int m3_share_is_step(const struct m3_pass *f);
-int64_t m3_share_modules(const struct m3_pass *f);
-/* ids of the rank's rows, `shift` rows later: for module m, m + 1. */
-const int32_t *m3_share_ids(struct m3_pass *f, int64_t shift);
-/* The ids of all rows from row 0 on. */
-const int32_t *m3_share_all_ids(const struct m3_pass *f);
-
 /* What rank 0 does with a tap of the current layer. */
 enum { M3_MARK_SHOWN = 1, M3_MARK_FORCED = 2 };
 int m3_share_mark(const struct m3_pass *f, enum m3_tap tap);
-/* Do several ranks have rows? */
-static inline int m3_share_splits(const struct m3_pass *f) { return f->share && f->share->division.T > 0; }
-
-/* rows.c: taps and other rows to rank 0. */
-int m3_share_shows(const struct m3_pass *f, enum m3_tap tap);
-void m3_share_show(struct m3_pass *f, enum m3_tap tap, void *data);
-/* all [T - from, row_bytes] on rank 0 := the rows from row `from` on; `own`: this rank's of them, side by side. */
-void m3_share_gather(struct m3_pass *f, void *all, const void *own, int64_t from, size_t row_bytes);
-/* own := this rank's rows of `all` [T,H] of rank 0. */
-void m3_share_scatter(struct m3_pass *f, real *own, const real *all);
-
-/* keys.c: the rows' keys, values and index keys to the ranks whose rows see them, and into their places in `all`. */
-void m3_share_keys(struct m3_pass *f, const struct m3_keys *all, const struct m3_keys *own);
-
-/* experts.c: as the stage of that name. */
-void m3_share_experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed, const real *x,
-                      const int32_t *ids, const real *p, const struct m3_expert *w);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 
 void m3_activations_make(struct m3_pass *f, struct m3_activations *a)
 {

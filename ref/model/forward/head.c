@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/forward/stages.h"
 
 enum { LOGIT_ROWS = 64 };       /* rows at a time: one of the released model has 200,064 numbers */

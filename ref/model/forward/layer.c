@@ -1,7 +1,7 @@
 #include "model/forward/layer.h"
 
 #include "model/cache.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/weights/pages.h"
 
 /* The keys and values of a layer, from place 0 on. */

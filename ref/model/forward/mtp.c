@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/forward/head.h"
 
 /* hidden [T,H] := the embeddings that are combined with the rows. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/graph/record.h"
 #include "ops/backward.h"
 #include "ops/operators.h"

@@ -4,7 +4,7 @@
 #define M3_MODEL_PASS_H
 
 #include "base/real.h"
-#include "model/engine.h"
+#include "model/request.h"
 #include "ops/ops.h"
 #include "ranks/division.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/graph/record.h"
 
 /* Has the pass failed, or does this rank have no rows? */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "model/cache.h"
-#include "model/divided/share.h"
+#include "model/divided/part.h"
 #include "model/forward/head.h"
 #include "model/forward/layer.h"
 #include "model/forward/mtp.h"
@@ -71,7 +71,7 @@ static int64_t begin(struct m3_pass *f, struct m3_activations *a, real *embedded
     if (r->first_layer > 0) take(f, a->hidden, r->hidden);
     else embed_and_fuse(f, a->hidden, features);
     if (embedded != r->embedded) m3_pass_copy(f, embedded, a->hidden);
-    give(f, r->embedded, a->hidden, f->share && f->share->order.gives_embedded);
+    give(f, r->embedded, a->hidden, f->share && m3_share_gives_embedded(f));
     keep(f, r->first_layer, a->hidden);
     return r->first_layer;
 }
@@ -86,7 +86,7 @@ static void run(struct m3_pass *f, struct m3_activations *a, const struct m3_fea
     if (r->end_layer == f->config->layers) {
         m3_head(f, a->normed, a->hidden, &f->model->final_norm, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, r->logits,
                 r->logit_rows);
-        give(f, r->final_norm, a->normed, f->share && f->share->order.gives_final_norm);
+        give(f, r->final_norm, a->normed, f->share && m3_share_gives_final_norm(f));
         m3_mtp_forward(f, a, a->normed, embedded);
     }
     if (embedded != r->embedded) free(embedded);
@@ -98,7 +98,7 @@ void m3_text_forward(struct m3_pass *f, const struct m3_features *features)
     struct m3_activations a = { 0 };
     struct m3_cache *cache = f->cache = f->request->cache;
     m3_pass_take_rows(f, f->request->T, f->request->T);
-    f->p0 = f->share ? f->share->order.p0 : cache ? m3_cache_length(cache, M3_CACHE_MAIN) : f->request->shift;
+    f->p0 = f->share ? m3_share_p0(f) : cache ? m3_cache_length(cache, M3_CACHE_MAIN) : f->request->shift;
     if (cache) f->status = m3_cache_reserve(cache, M3_CACHE_MAIN, f->p0 + f->T, f->error);
     m3_activations_make(f, &a);
     if (!f->status) run(f, &a, features);

@@ -24,7 +24,20 @@ struct m3_recorded {
     const struct m3_weight *w[M3_STEP_WEIGHTS];
 };
 
-struct m3_recorder;
+/* Steps as they come, those without a tap too. */
+struct m3_recorded_step {
+    struct m3_recorded step;
+    int64_t layer;
+    int64_t in[M3_STEP_INPUTS]; /* steps that wrote what it reads */
+    int64_t rows_before[M3_STEP_INPUTS]; /* of what they wrote, before what it reads */
+    int in_count;
+    int64_t node; /* -1: it has none yet */
+};
+
+struct m3_recorder {
+    struct m3_recorded_step *steps;
+    int64_t count, room;
+};
 
 /* Inputs are what the last steps wrote there. M3_INTERNAL. */
 int m3_record(struct m3_recorder *recorder, int64_t layer, const struct m3_recorded *step, struct m3_error *error);

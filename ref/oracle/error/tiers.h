@@ -21,7 +21,8 @@ enum m3_tier {
     M3_TIER_PARAMETER = 64,     /* the errors line up with the derivative by a parameter (parameters/) */
 };
 
-/* A tap of a candidate beside what it should be, N elements. NULL means zeros for extra and extra_variance, "not known" for the others. */
+/* A tap of a candidate beside what it should be, N elements. NULL means zeros for extra and extra_variance, "not known"
+ * for the others. */
 struct m3_two_sides {
     const double *reference, *candidate, *bound;
     const double *walk;             /* NULL: no WALK */

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "oracle/error/parameters/filter_elements.h"
+
 /* Sums over the elements of a group, which may share roundings: of a row, or of a channel. */
 struct m3_filter_group {
     double lines_up, size; /* sum g d / v, sum g^2 / v */
@@ -19,16 +21,6 @@ struct m3_filter {
     struct m3_filter_group *rows, *columns; /* [row_count], [column_count]: the same elements, grouped twice; a
                                                  * single column says nothing */
     int64_t row_count, column_count;
-};
-
-/* Elements that are off by d, where a change of the parameter by 1 moves them by g. Honest errors have variance v and a
- * mean of at most b, and may follow the pattern s, all with the same share of -1 to 1. Elements without a finite d, g or
- * v > 0 are left out, and where g is 0 the parameter has no part. */
-enum { M3_FILTER_PIECE = 256 };
-struct m3_filter_elements {
-    double d[M3_FILTER_PIECE], g[M3_FILTER_PIECE], v[M3_FILTER_PIECE], b[M3_FILTER_PIECE], s[M3_FILTER_PIECE];
-    int64_t row[M3_FILTER_PIECE], column[M3_FILTER_PIECE];
-    int64_t n;
 };
 
 void m3_filter_add(struct m3_filter *filter, const struct m3_filter_elements *elements);

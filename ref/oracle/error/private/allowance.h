@@ -3,8 +3,9 @@
 #ifndef M3_ORACLE_ERROR_PRIVATE_ALLOWANCE_H
 #define M3_ORACLE_ERROR_PRIVATE_ALLOWANCE_H
 
+#include <stdint.h>
+
 #include "ops/exp.h"
-#include "oracle/error/tiers.h"
 
 /* What the allowances of all elements of a tap have in common. */
 struct m3_allowing {

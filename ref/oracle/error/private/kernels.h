@@ -5,9 +5,11 @@
 
 #include <stdint.h>
 
-#include "oracle/error/parameters/filter.h"
+#include "oracle/error/parameters/filter_elements.h"
 #include "oracle/error/private/allowance.h"
 #include "oracle/error/private/gate.h"
+
+struct m3_two_sides; /* tiers.h */
 
 /* What elements add to the sums of a filter: 0 where they are left out. */
 struct m3_filter_terms {
