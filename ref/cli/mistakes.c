@@ -29,44 +29,38 @@ static const char help[] =
 
 enum { OPT_LIST = 256, OPT_SHOW, OPT_JSON, OPT_HELP };
 
-/* For every operator which mistakes are its own. */
-struct owners {
-    unsigned char **are_of; /* [m3_operator_rows()] */
-};
-
-static int find_owners(struct owners *owners, struct m3_error *error)
+/* For every operator which mistakes are its own: [m3_operator_rows()], to be freed with free_owners in any case. */
+static int find_owners(unsigned char ***are_of, struct m3_error *error)
 {
     const size_t count = (size_t)m3_operator_rows();
     int status = M3_OK;
-    owners->are_of = calloc(count, sizeof *owners->are_of);
-    if (!owners->are_of) return m3_fail_memory(error, "operators", count * sizeof *owners->are_of);
-    for (size_t i = 0; i < count && !status; i++)
-        status = m3_mistakes_of(&owners->are_of[i], m3_operator_at((int)i), error);
+    *are_of = calloc(count, sizeof **are_of);
+    if (!*are_of) return m3_fail_memory(error, "operators", count * sizeof **are_of);
+    for (size_t i = 0; i < count && !status; i++) status = m3_mistakes_of(&(*are_of)[i], m3_operator_at((int)i), error);
     return status;
 }
 
-static void free_owners(struct owners *owners)
+static void free_owners(unsigned char **are_of)
 {
-    for (int i = 0; owners->are_of && i < m3_operator_rows(); i++) free(owners->are_of[i]);
-    free(owners->are_of);
+    for (int i = 0; are_of && i < m3_operator_rows(); i++) free(are_of[i]);
+    free(are_of);
 }
 
 /* "rope, qk_norm_rope": operators whose calls compute the tap in which mistake k first shows. */
-static void operators_of(char *names, size_t size, const struct owners *owners, int k)
+static void operators_of(char *names, size_t size, unsigned char *const *are_of, int k)
 {
     names[0] = '\0';
     for (int i = 0; i < m3_operator_rows(); i++) {
         const size_t length = strlen(names);
-        if (owners->are_of[i][k])
-            snprintf(names + length, size - length, "%s%s", length ? ", " : "", m3_operator_at(i)->name);
+        if (are_of[i][k]) snprintf(names + length, size - length, "%s%s", length ? ", " : "", m3_operator_at(i)->name);
     }
 }
 
-static int print_json(const struct owners *owners, int k, struct m3_error *error)
+static int print_json(unsigned char *const *are_of, int k, struct m3_error *error)
 {
     const struct m3_mistake *mistake = m3_operator_mistake_at(k);
     char names[512];
-    operators_of(names, sizeof names, owners, k);
+    operators_of(names, sizeof names, are_of, k);
     return m3_json_line(stdout,
                         json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:s?}", "type", "mistake", "id", mistake->id, "what",
                                   mistake->what, "first_tap", mistake->first, "operators", names, "needs",
@@ -74,11 +68,11 @@ static int print_json(const struct owners *owners, int k, struct m3_error *error
                         error);
 }
 
-static void print_one(const struct owners *owners, int k)
+static void print_one(unsigned char *const *are_of, int k)
 {
     const struct m3_mistake *mistake = m3_operator_mistake_at(k);
     char names[512];
-    operators_of(names, sizeof names, owners, k);
+    operators_of(names, sizeof names, are_of, k);
     printf("%s: %s\n", mistake->id, mistake->what);
     printf("  first shows in   %s\n", mistake->first);
     printf("  op cases of      %s\n", names[0] ? names : "none: it arises between operators");
@@ -89,13 +83,13 @@ static void print_one(const struct owners *owners, int k)
 }
 
 /* All of them, or only mistake k. */
-static int print_chosen(const struct owners *owners, int k, int json, struct m3_error *error)
+static int print_chosen(unsigned char *const *are_of, int k, int json, struct m3_error *error)
 {
     int status = M3_OK;
     for (int i = 0; !status && i < m3_operator_mistakes(); i++) {
         if (k >= 0 && i != k) continue;
-        if (json) status = print_json(owners, i, error);
-        else if (k >= 0) print_one(owners, i);
+        if (json) status = print_json(are_of, i, error);
+        else if (k >= 0) print_one(are_of, i);
         else printf("%-24s %s\n", m3_operator_mistake_at(i)->id, m3_operator_mistake_at(i)->what);
     }
     return status;
@@ -111,12 +105,12 @@ static int number_of(const char *id)
 static int print(const char *id, int json, struct m3_error *error)
 {
     const int k = id ? number_of(id) : -1;
-    struct owners owners = { NULL };
+    unsigned char **are_of = NULL;
     if (id && k < 0)
         return m3_fail(error, M3_USAGE, "mistakes: got the id %s, expected one of m3ref mistakes --list", id);
-    int status = find_owners(&owners, error);
-    if (!status) status = print_chosen(&owners, k, json, error);
-    free_owners(&owners);
+    int status = json || k >= 0 ? find_owners(&are_of, error) : M3_OK;
+    if (!status) status = print_chosen(are_of, k, json, error);
+    free_owners(are_of);
     if (!status && fflush(stdout)) return m3_fail(error, M3_IO, "standard output: %s", strerror(errno));
     return status;
 }

@@ -157,6 +157,12 @@ int64_t m3_layer_index(const struct m3_config *config, int64_t layer)
     return module < 0 ? layer : config->layers + module;
 }
 
+int m3_tap_is_of_layers(enum m3_tap tap)
+{
+    const enum m3_tap_where where = m3_tap_table[tap].where;
+    return where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS;
+}
+
 int m3_layer_has_tap(const struct m3_config *config, enum m3_tap tap, int64_t layer)
 {
     const int64_t l = m3_layer_index(config, layer);

@@ -52,6 +52,8 @@ enum { M3_MTP_LAYER = 1 << 24 };
 
 /* The module of a layer; -1 for a layer of the main model. */
 static inline int64_t m3_mtp_module_of(int64_t layer) { return layer >= M3_MTP_LAYER ? layer - M3_MTP_LAYER : -1; }
+/* Is the tap in layers of the text model, or in modules? */
+int m3_tap_is_of_layers(enum m3_tap tap);
 /* Rows of a text tap in a call over T tokens: module m has m + 1 fewer. */
 static inline int64_t m3_layer_rows(int64_t layer, int64_t T) { return T - (m3_mtp_module_of(layer) + 1); }
 /* The index of a layer in model->layers: the modules' layers follow the main model's. */

@@ -138,6 +138,8 @@ START_TEST(refused)
         { 64, "golden/mtp/model --ids 1,2 --tap mtp.1.logits --token 0", "of which this case has no row\n" },
         { 64, "golden/mtp/model --ids 1,2,3 --tap mtp.0.logits --token 2",
           "--token: got 2, expected a row of mtp.0.logits from 0 to 1\n" },
+        { 64, "golden/mtp/model --ids 1,2,3 --tap mtp.0.embed_norm --token 0 --set mtp_join=additive",
+          "--tap: got mtp.0.embed_norm, expected a tap that this reading computes\n" },
         { 64, TINY " --tap layers.3.out --token 96", "--token: got 96, expected a row of layers.3.out from 0 to " },
         { 64, TINY " --tap layers.3.moe.experts --token 3 --channel 11",
           "--channel: got 11, expected a number from 0 to 10\n" },

@@ -40,6 +40,21 @@ verdict 'threads' "$folder/findings"
     echo 'other bits than with ordered sums' >>"$folder/findings"
 verdict '--ops plain' "$folder/findings"
 
+# The first gradient that is wrong: which operators read its tap. Seen to fail with the readers of one layer alone.
+python3 - "$folder" <<'P'
+import json, struct, sys
+data = bytearray(open(f"{sys.argv[1]}/1.safetensors", "rb").read())
+size = struct.unpack("<Q", data[:8])[0]
+begin, end = json.loads(data[8 : 8 + size])["d.layers.0.out"]["data_offsets"]
+for i in range(8 + size + begin, 8 + size + end, 4):
+    data[i : i + 4] = struct.pack("<f", 2 * struct.unpack("<f", data[i : i + 4])[0])
+open(f"{sys.argv[1]}/wrong.safetensors", "wb").write(data)
+P
+"$m3ref" compare "$folder/2.safetensors" "$folder/wrong.safetensors" >"$folder/out" 2>&1
+grep -q 'd.layers.0.out is what comes back .* read this tap: attn_norm (rms_norm), mid (add), final_norm (rms_norm)$' \
+    "$folder/out" && : >"$folder/findings" || cp "$folder/out" "$folder/findings"
+verdict 'readers' "$folder/findings"
+
 # refused NAME STATUS CASE WORDS OPTION...
 refused() {
     name=$1 status=$2 case=$3 words=$4

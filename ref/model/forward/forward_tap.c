@@ -180,10 +180,9 @@ static void run(struct one *o, const struct m3_node *node)
 /* A module embeds tokens too: the node of what is outside layers has none. */
 static const struct m3_node *node_of(const struct m3_model *model, const struct m3_tap_request *r)
 {
-    const enum m3_tap_where where = m3_tap_table[r->tap].where;
-    const int is_of_layers =
-        where == M3_WHERE_EVERY_VISION_LAYER || (where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS);
-    return m3_graph_made(model, r->how->semantics, r->tap, is_of_layers ? r->layer : -1);
+    const int is_of_tower = m3_tap_table[r->tap].where == M3_WHERE_EVERY_VISION_LAYER;
+    const int64_t layer = is_of_tower || m3_tap_is_of_layers(r->tap) ? r->layer : -1;
+    return m3_graph_made(model, r->how->semantics, r->tap, layer);
 }
 
 int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error)

@@ -68,9 +68,8 @@ int m3_evaluator_keep(struct m3_evaluator *e, struct m3_tap_values *values)
 /* The layer's number in the model that computes. */
 static int64_t own_layer(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer)
 {
-    const enum m3_tap_where where = m3_tap_table[tap].where;
-    const int is_of_layers = where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS;
-    return is_of_layers && layer >= 0 && m3_mtp_module_of(layer) < 0 ? layer - e->dropped : layer;
+    const int is_of_text = m3_tap_is_of_layers(tap) && layer >= 0 && m3_mtp_module_of(layer) < 0;
+    return is_of_text ? layer - e->dropped : layer;
 }
 
 static int64_t rows_of(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer)
@@ -158,11 +157,13 @@ int m3_evaluate_call(struct m3_evaluator *e, enum m3_tap wanted, int64_t layer, 
 {
     const enum m3_tap tap = m3_computed_with(wanted);
     const struct m3_node *node = m3_graph_made(e->named, e->how->semantics, tap, layer), *input;
+    const int64_t places = e->the_case->p0 + m3_case_rows(e->the_case, &e->model->config, tap, layer);
     /* clang-format off */
     struct m3_tap_request r = { .how = e->how, .tap = tap, .layer = own_layer(e, tap, layer), .p0 = e->p0 + first,
-                                .rows = rows, .places = e->the_case->p0 + m3_case_rows(e->the_case, &e->model->config, tap, layer) };
+                                .rows = rows, .places = places };
     /* clang-format on */
     int status = M3_OK;
+    if (node->op == M3_OP_NONE) return M3_WRONG;
     for (int i = 0; i < M3_TAP_INPUTS && !status && (input = m3_call_input(node, i)) != NULL; i++) {
         if (is_left_out(e, input)) break;
         status = read_input(&r.in[i], e, node, i, input, first, rows);

@@ -33,7 +33,8 @@ struct m3_evaluator {
     const struct m3_model *named; /* by whose layers taps are named; its graph is followed */
     const struct m3_model *model; /* which computes: the same, or some layers of it */
     int64_t dropped; /* layers of `named` before the first of `model` */
-    const struct m3_request *how; /* ids and positions from row `first` on; semantics, replacement, force */
+    const struct m3_request *how; /* semantics, replacement, force; its ids and positions are those of the first row
+                                   * that is computed: of the text, rows from that one on, no others */
     const struct m3_case *the_case; /* the whole call: its rows and pictures */
     int64_t p0; /* places before row 0 */
     int64_t patches; /* rows of taps of pictures, if not all */
@@ -45,7 +46,8 @@ struct m3_evaluator {
     struct m3_error *error;
 };
 
-/* Rows of a tap, which stay the evaluator's. M3_WRONG without a message: a tap is lacking; or the status of an operator. */
+/* Rows of a tap, which stay the evaluator's. M3_WRONG without a message: a tap is lacking; or the status of an
+ * operator. */
 int m3_evaluate_tap(struct m3_tap_values *values, struct m3_evaluator *e, enum m3_tap tap, int64_t layer, int64_t first,
                     int64_t rows);
 /* Calls the operator that makes the tap, whatever is known of it. */

@@ -1,6 +1,5 @@
 /* A pass is recorded, and its steps become nodes. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/minmax.h"
 #include "model/engine.h"
@@ -123,7 +122,9 @@ static void read_inputs(struct m3_node *node, const struct making *m, const stru
 static int64_t place_in(const struct m3_graph *graph, enum m3_tap tap, int64_t layer)
 {
     const int64_t module = m3_mtp_module_of(layer), l = module < 0 ? layer : graph->layers + module;
-    if ((int)tap < 0 || tap >= M3_TAPS || l < -1 || l >= graph->places - 1 || (module < 0 && layer < -1)) return -1;
+    if ((int)tap < 0 || tap >= M3_TAPS || l < -1 || l >= graph->places - 1) return -1;
+    const int is_of_tower = m3_tap_table[tap].where == M3_WHERE_EVERY_VISION_LAYER;
+    if (is_of_tower ? module >= 0 : module < 0 && layer >= graph->layers) return -1;
     return (int64_t)tap * graph->places + l + 1;
 }
 

@@ -13,19 +13,20 @@ const struct m3_node *m3_graph_last(const struct m3_graph *graph, enum m3_tap ta
 
 const struct m3_weight *m3_node_weight(const struct m3_model *model, const struct m3_node *node, int i)
 {
-    const int64_t layer = node->layer, module = m3_mtp_module_of(layer);
-    const struct m3_weight_place *place = &node->weights[i];
-    const struct m3_layer *in = i < node->weight_count && model->layers && layer >= 0
-                                    ? &model->layers[m3_layer_index(&model->config, layer)]
-                                    : NULL;
+    const int64_t layer = node->layer;
+    const struct m3_layer *in;
     const void *base = NULL;
     if (i < 0 || i >= node->weight_count) return NULL;
+    const struct m3_weight_place *place = &node->weights[i];
     switch (place->of) {
     case M3_OF_MODEL: base = model; break;
-    case M3_OF_LAYER: base = in; break;
-    case M3_OF_MTP: base = module >= 0 ? &model->mtp[module] : NULL; break;
+    case M3_OF_LAYER:
+    case M3_OF_EXPERTS:
+        in = model->layers ? &model->layers[m3_layer_index(&model->config, layer)] : NULL;
+        base = in && place->of == M3_OF_EXPERTS ? (const void *)in->experts : in;
+        break;
+    case M3_OF_MTP: base = &model->mtp[m3_mtp_module_of(layer)]; break;
     case M3_OF_VISION_LAYER: base = &model->vision.layers[layer]; break;
-    case M3_OF_EXPERTS: base = in ? in->experts : NULL; break;
     case M3_OF_NOTHING: break;
     }
     return base ? (const struct m3_weight *)(const void *)((const char *)base + place->offset) : NULL;
@@ -127,22 +128,24 @@ const struct m3_node *m3_graph_made(const struct m3_model *model, const struct m
     return node->op != M3_OP_NONE ? node : m3_graph_node(model, &released, tap, layer);
 }
 
-int m3_node_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_node *node, int i)
+int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
+                     const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i)
 {
+    const struct m3_node *node = m3_graph_node(model, semantics, tap, layer);
     if (i < 0 || i >= node->input_count) return -1;
     *operand = node->inputs[i]->tap;
     *operand_layer = node->inputs[i]->layer;
     return 0;
 }
 
-int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
-                     const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i)
-{
-    return m3_node_operand(operand, operand_layer, m3_graph_node(model, semantics, tap, layer), i);
-}
-
 const struct m3_weight *m3_graph_weight(const struct m3_model *model, const struct m3_semantics *semantics,
                                         enum m3_tap tap, int64_t layer, int i)
 {
     return m3_node_weight(model, m3_graph_node(model, semantics, tap, layer), i);
+}
+
+const struct m3_weight *m3_graph_made_weight(const struct m3_model *model, const struct m3_semantics *semantics,
+                                             enum m3_tap tap, int64_t layer, int i)
+{
+    return m3_node_weight(model, m3_graph_made(model, semantics, tap, layer), i);
 }

@@ -51,8 +51,6 @@ void m3_graph_free(struct m3_graph *graph);
 const struct m3_node *m3_graph_find(const struct m3_graph *graph, enum m3_tap tap, int64_t layer);
 /* The last one of that tap in any layer: of layers that may be dense or not, one that is not. */
 const struct m3_node *m3_graph_last(const struct m3_graph *graph, enum m3_tap tap);
-/* Operand i of a node as a tap and its layer. Returns 0, or -1 if there is none. */
-int m3_node_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_node *node, int i);
 /* The first node of that operator that reads it as input 0; NULL: there is none. */
 const struct m3_node *m3_graph_reader(const struct m3_graph *graph, const struct m3_node *node, enum m3_operator op);
 /* Weight i of a node, of experts the first one's w1; NULL: there is none. */
@@ -80,9 +78,13 @@ const struct m3_node *m3_graph_node(const struct m3_model *model, const struct m
 /* The same; of a tap that the reading does not make, as in the released reading: an additive join leaves out norms. */
 const struct m3_node *m3_graph_made(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
                                     int64_t layer);
+/* Operand i of a tap as a tap and its layer. Returns 0, or -1 if there is none. */
 int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
                      const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i);
 const struct m3_weight *m3_graph_weight(const struct m3_model *model, const struct m3_semantics *semantics,
                                         enum m3_tap tap, int64_t layer, int i);
+/* The same by m3_graph_made. */
+const struct m3_weight *m3_graph_made_weight(const struct m3_model *model, const struct m3_semantics *semantics,
+                                             enum m3_tap tap, int64_t layer, int i);
 
 #endif

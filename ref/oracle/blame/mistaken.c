@@ -94,12 +94,6 @@ int64_t m3_mistaken_depth(const struct m3_blaming *b, struct m3_blame_item *item
 
 static int is_of_text(const struct m3_blame_item *item) { return m3_tap_table[item->tap].shape[0] == 'T'; }
 
-static int is_of_layers(enum m3_tap tap)
-{
-    const enum m3_tap_where where = m3_tap_table[tap].where;
-    return where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS;
-}
-
 /* Of a dump that holds some rows: those around `near` without a gap. 0: it holds every row. */
 static int choose_held(struct m3_mistaken *m, int64_t near)
 {
@@ -134,7 +128,7 @@ static int cut_model(struct m3_mistaken *m)
     const struct m3_model *model = m->b->setting->model;
     const struct m3_config *c = &model->config;
     const int64_t module = m3_mtp_module_of(m->item->layer);
-    const int64_t at = module >= 0 ? c->layers - 1 : is_of_layers(m->item->tap) ? m->item->layer : 0;
+    const int64_t at = module >= 0 ? c->layers - 1 : m3_tap_is_of_layers(m->item->tap) ? m->item->layer : 0;
     m->part = *model;
     m->part.graphs = NULL;
     m->at = at;
@@ -148,7 +142,7 @@ static int cut_model(struct m3_mistaken *m)
     m->part.layers = m->layers;
     m->part.config.sparse = c->sparse ? c->sparse + at : NULL;
     m->part.config.moe = c->moe ? c->moe + at : NULL;
-    m->shift = module >= 0 || !is_of_layers(m->item->tap) ? 0 : at;
+    m->shift = module >= 0 || !m3_tap_is_of_layers(m->item->tap) ? 0 : at;
     return m3_graphs_record(&m->part, m->b->error);
 }
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/minmax.h"
 #include "base/room.h"
 #include "oracle/error/tiers.h"
 

@@ -248,6 +248,8 @@ int m3_explain_tap(struct m3_explanation *to, const struct m3_explain_how *how, 
     to->steps.error = error;
     int status = check_tap(&e);
     if (!status) e.node = m3_graph_node(how->model, how->semantics, e.tap, e.layer);
+    if (!status && e.node->op == M3_OP_NONE && m3_tap_table[e.tap].kind != M3_KIND_COUNTS)
+        status = m3_fail(error, M3_USAGE, "--tap: got %s, expected a tap that this reading computes", to->name);
     if (!status) status = explain(&e);
     for (int i = 0; i < e.kept_count; i++) m3_tap_values_free(&e.kept[i]);
     m3_ctx_free(&e.ctx);

@@ -112,8 +112,7 @@ static int run(struct m3_explaining *e)
 static int add_noise(struct m3_explaining *e)
 {
     struct m3_tap_values *kept = find(e, M3_TAP_MLP_NORM, e->layer);
-    const int reads = e->tap == M3_TAP_ROUTER_LOGITS || e->tap == M3_TAP_SHARED || e->tap == M3_TAP_EXPERT_OUT ||
-                      e->tap == M3_TAP_ROUTED;
+    const int reads = e->node->is_noisy || (e->node->op == M3_OP_ROUTED && e->node->inputs[0]->is_noisy);
     if (e->how->semantics->jitter == 0 || !reads || !kept) return M3_OK;
     const struct m3_request how = request_from(e, e->row);
     float *y = malloc((size_t)kept->width * sizeof *y);

@@ -142,6 +142,17 @@ static int check_losses(const struct m3_side *reference, const struct m3_side *c
                    m3_safetensors_path(candidate->file), got, want, m3_safetensors_path(reference->file));
 }
 
+/* Does a node of tap t read the tap in a layer of this kind, of a module or not? Then its operator. */
+static const struct m3_node *reader_of(const struct m3_graph *graph, enum m3_tap t, enum m3_tap tap, int in_module)
+{
+    for (int64_t n = 0; n < graph->count; n++)
+        for (int i = 0; graph->nodes[n].tap == t && i < graph->nodes[n].input_count; i++) {
+            const struct m3_node *input = graph->nodes[n].inputs[i];
+            if (input->tap == tap && (m3_mtp_module_of(input->layer) >= 0) == in_module) return &graph->nodes[n];
+        }
+    return NULL;
+}
+
 /* The taps whose operators read this one: its gradient is the sum of what their derivatives give. */
 static int name_readers(struct m3_comparison *result, struct m3_error *error)
 {
@@ -152,13 +163,11 @@ static int name_readers(struct m3_comparison *result, struct m3_error *error)
     if (result->divergence == NULL || m3_gradient_tap(result->divergence->tap, &tap, &layer) != 0) return M3_OK;
     const int status = m3_graph_record_every_tap(&graph, error);
     for (int t = 0; t < M3_TAPS && !status; t++) {
-        const struct m3_node *reader = m3_graph_last(&graph, (enum m3_tap)t);
-        for (int i = 0; i < reader->input_count; i++) {
-            const size_t length = strlen(names);
-            if (reader->inputs[i]->tap != tap) continue;
-            snprintf(names + length, sizeof names - length, "%s%s (%s)", length > 0 ? ", " : "", m3_tap_table[t].name,
-                     m3_operator_name(reader->op));
-        }
+        const struct m3_node *reader = reader_of(&graph, (enum m3_tap)t, tap, m3_mtp_module_of(layer) >= 0);
+        const size_t length = strlen(names);
+        if (!reader) continue;
+        snprintf(names + length, sizeof names - length, "%s%s (%s)", length > 0 ? ", " : "", m3_tap_table[t].name,
+                 m3_operator_name(reader->op));
     }
     if (names[0] != '\0')
         m3_fail(&result->notes, M3_OK, "%s is what comes back from the operators that read this tap: %s",

@@ -74,7 +74,8 @@ int m3_derivative_call_make(struct m3_derivative_call *call, const struct m3_fra
     for (int i = 0; i < M3_OPERATOR_OPERANDS && f->op->operands[i].role != M3_ROLE_NONE; i++) {
         const struct m3_operand_row *row = &f->op->operands[i];
         if (row->role == M3_ROLE_WEIGHT && is_apart(row))
-            r->w = m3_operator_weight(&f->model, &f->semantics, row->tap, m3_fragment_layer(f, row->tap), row->weight);
+            r->w =
+                m3_graph_made_weight(&f->model, &f->semantics, row->tap, m3_fragment_layer(f, row->tap), row->weight);
         if (is_apart(row) || f->operands[i].rank == 0) continue;
         call->owned[i] = operand(row, &f->operands[i], engine->real_bytes);
         if (!call->owned[i]) return m3_fail_memory(error, row->name, (size_t)f->operands[i].count * sizeof(double));

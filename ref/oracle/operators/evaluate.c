@@ -108,7 +108,8 @@ static enum m3_given give(void *self, struct m3_tap_values *values)
     }
     if (!e->f->drawn || m3_computed_with(values->tap) != M3_TAP_ROUTED) return M3_NOT_GIVEN;
     struct m3_tap_values ids;
-    e->status = m3_evaluate_tap(&ids, &e->taps, M3_TAP_EXPERTS, values->layer, values->first, values->rows);
+    const int status = m3_evaluate_tap(&ids, &e->taps, M3_TAP_EXPERTS, values->layer, values->first, values->rows);
+    if (!e->status) e->status = status;
     if (!e->status)
         e->status = m3_drawn_experts_need(e->f->drawn, ids.data, e->model->config.K, e->how->threads, e->error);
     return e->status ? M3_LACKING : M3_NOT_GIVEN;
@@ -121,10 +122,9 @@ static int64_t tap_rows(const struct evaluating *e, enum m3_tap tap)
     return m3_case_rows(&e->f->the_case, &e->model->config, tap, m3_fragment_layer(e->f, tap));
 }
 
-static int compute(struct evaluating *e, enum m3_tap tap)
+static int compute(struct m3_tap_values *values, struct evaluating *e, enum m3_tap tap)
 {
-    struct m3_tap_values values;
-    const int status = m3_evaluate_tap(&values, &e->taps, tap, m3_fragment_layer(e->f, tap), 0, tap_rows(e, tap));
+    const int status = m3_evaluate_tap(values, &e->taps, tap, m3_fragment_layer(e->f, tap), 0, tap_rows(e, tap));
     return e->status ? e->status : status;
 }
 
@@ -171,11 +171,11 @@ static int compute_noise(struct evaluating *e)
 {
     const int64_t rows = computed_rows(e);
     struct m3_tap_values x;
-    const int status = m3_evaluate_tap(&x, &e->taps, M3_TAP_MLP_NORM, e->f->layer, 0, rows);
+    const int status = compute(&x, e, M3_TAP_MLP_NORM);
     if (status) return status;
     /* clang-format off */
     struct m3_tap_request r = { .how = &e->request, .step = M3_STEP_JITTER, .tap = M3_TAP_ROUTER_LOGITS,
-                                .layer = e->f->layer, .rows = rows, .p0 = e->f->the_case.p0 + e->first,
+                                .layer = x.layer, .rows = rows, .p0 = e->f->the_case.p0 + e->first,
                                 .in = { x.data }, .y = own(e, M3_TAP_ROUTER_LOGITS, rows * e->model->config.H) };
     /* clang-format on */
     return r.y ? e->how->engine->tap(e->model, &r, e->error) : M3_INTERNAL;
@@ -189,6 +189,7 @@ static int rotate_by_table(struct evaluating *e)
     const struct m3_tensor *cos = operand_of_role(e->f, M3_ROLE_COS), *sin = operand_of_role(e->f, M3_ROLE_SIN);
     struct m3_tap_values tables[2] = { 0 }, x;
     const struct m3_operand_row by_row = { .letters = "Tr" };
+    const int64_t layer = m3_fragment_layer(e->f, M3_TAP_Q_ROPE);
     const struct m3_tensor some[2] = { rows_of(e, &by_row, cos), rows_of(e, &by_row, sin) };
     /* A mistake that rotates more channels has no angles for them. */
     if (e->model->config.R > 2 * e->f->dims['r'])
@@ -196,11 +197,11 @@ static int rotate_by_table(struct evaluating *e)
                        2 * e->f->dims['r'], e->model->config.R);
     int status = take_reals(e, &tables[0], &some[0]);
     if (!status) status = take_reals(e, &tables[1], &some[1]);
-    if (!status) status = m3_evaluate_tap(&x, &e->taps, M3_TAP_Q_NORM, e->f->layer, 0, computed_rows(e));
-    if (!status) status = m3_evaluator_announce(&e->taps, M3_TAP_Q_ROPE, e->f->layer);
+    if (!status) status = compute(&x, e, M3_TAP_Q_NORM);
+    if (!status) status = m3_evaluator_announce(&e->taps, M3_TAP_Q_ROPE, layer);
     if (!status) {
         /* clang-format off */
-        struct m3_tap_request r = { .how = &e->request, .tap = M3_TAP_Q_ROPE, .layer = e->f->layer, .rows = x.rows,
+        struct m3_tap_request r = { .how = &e->request, .tap = M3_TAP_Q_ROPE, .layer = layer, .rows = x.rows,
                                     .in = { x.data, tables[0].data, tables[1].data },
                                     .y = own(e, M3_TAP_Q_ROPE, x.rows * x.width) };
         /* clang-format on */
@@ -228,7 +229,8 @@ static int compute_output(struct evaluating *e, const struct m3_operand_row *out
     if (output->role == M3_ROLE_COS) return compute_angles(e, operand_of_role(e->f, M3_ROLE_PLACES));
     if (output->role == M3_ROLE_NOISY) return compute_noise(e);
     if (output->tap == M3_TAP_Q_ROPE && operand_of_role(e->f, M3_ROLE_COS)) return rotate_by_table(e);
-    return compute(e, output->tap);
+    struct m3_tap_values values;
+    return compute(&values, e, output->tap);
 }
 
 static void set_output(const struct evaluating *e, int i)

@@ -209,7 +209,7 @@ static void bind(struct m3_weight *w, const struct m3_tensor *t)
 static struct m3_weight *weight_of(struct m3_fragment *f, const struct m3_operand_row *row)
 {
     const int64_t layer = m3_fragment_layer(f, row->tap);
-    return (struct m3_weight *)(uintptr_t)m3_operator_weight(&f->model, &f->semantics, row->tap, layer, row->weight);
+    return (struct m3_weight *)(uintptr_t)m3_graph_made_weight(&f->model, &f->semantics, row->tap, layer, row->weight);
 }
 
 static int bind_scales(const struct making *m, const struct m3_operand_row *row, const struct m3_tensor *t)

@@ -18,7 +18,6 @@ struct m3_fragment {
     struct m3_semantics semantics;
     struct m3_case the_case;
     int64_t places; /* p0 + T */
-    int64_t layer; /* of the taps of its layer */
     int64_t dims[128]; /* sizes by letter; 0: not known */
     struct m3_layer layers[2];
     struct m3_vision_layer vision_layer;

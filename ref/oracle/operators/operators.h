@@ -6,13 +6,12 @@
 #include "io/safetensors.h"
 #include "model/derivative.h"
 #include "model/taps.h"
-#include "oracle/error/operators.h"
 
 /* What an operand is in the model of one layer. */
 enum m3_role {
     M3_ROLE_NONE,               /* the end of a list */
     M3_ROLE_TAP,                /* values of `tap` */
-    M3_ROLE_WEIGHT,             /* weight number `weight` of `tap` (m3_graph_weight) */
+    M3_ROLE_WEIGHT,             /* weight number `weight` of `tap` (m3_graph_made_weight) */
     M3_ROLE_SCALES,             /* the scales of that weight's codes */
     M3_ROLE_EXPERTS,            /* w1, w3 or w2 (`weight` 0, 1, 2) of all experts, one after the other */
     M3_ROLE_IDS,                /* the token ids of the call */

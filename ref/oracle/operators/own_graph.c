@@ -1,8 +1,8 @@
 #include "oracle/operators/own_graph.h"
 
-int m3_operator_graph(struct m3_graph *graph, const struct m3_operator_row *op, const struct m3_semantics *semantics,
-                      struct m3_error *error)
+int m3_operator_graph(struct m3_graph *graph, const struct m3_operator_row *op, int mtp_join, struct m3_error *error)
 {
+    const struct m3_semantics semantics = { .mtp_join = mtp_join };
     unsigned char sparse = (op->kind & M3_LAYER_SPARSE) != 0, moe = (op->kind & M3_LAYER_MOE) != 0;
     const struct m3_config config = {
         .layers = 1,
@@ -11,7 +11,7 @@ int m3_operator_graph(struct m3_graph *graph, const struct m3_operator_row *op, 
         .shared_intermediate = 1,
         .vision = { .layers = 1, .present = (op->kind & M3_LAYER_VISION) != 0 },
     };
-    return m3_graph_record(graph, &config, (op->kind & M3_LAYER_MODULE) != 0, semantics, error);
+    return m3_graph_record(graph, &config, (op->kind & M3_LAYER_MODULE) != 0, &semantics, error);
 }
 
 int64_t m3_operator_layer(const struct m3_operator_row *op, enum m3_tap tap)
@@ -31,10 +31,4 @@ int m3_operator_reads(const struct m3_operator_row *op, enum m3_tap tap)
     for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
         if (op->operands[i].role == M3_ROLE_TAP && op->operands[i].tap == tap) return 1;
     return 0;
-}
-
-const struct m3_weight *m3_operator_weight(const struct m3_model *model, const struct m3_semantics *semantics,
-                                           enum m3_tap tap, int64_t layer, int i)
-{
-    return m3_node_weight(model, m3_graph_made(model, semantics, tap, layer), i);
 }

@@ -16,13 +16,6 @@ const struct m3_mistake *m3_operator_mistake_at(int i)
     return i < m3_mistake_count() ? m3_mistake_at(i) : m3_backward_mistake_at(i - m3_mistake_count());
 }
 
-const struct m3_mistake *m3_operator_mistake_named(const char *id)
-{
-    for (int i = 0; i < m3_operator_mistakes(); i++)
-        if (strcmp(m3_operator_mistake_at(i)->id, id) == 0) return m3_operator_mistake_at(i);
-    return NULL;
-}
-
 /* ---- which taps a call computes */
 
 static int is_first(const struct m3_mistake *mistake, enum m3_tap tap, int64_t layer)
@@ -56,12 +49,11 @@ static int is_of(const struct m3_mistake *mistake, const struct m3_operator_row 
 
 int m3_mistakes_of(unsigned char **are_of, const struct m3_operator_row *op, struct m3_error *error)
 {
-    const struct m3_semantics released = { 0 };
     const int count = m3_operator_mistakes();
     struct m3_graph own;
     *are_of = malloc((size_t)count + 1);
     int status = *are_of ? M3_OK : m3_fail_memory(error, "mistakes", (size_t)count);
-    if (!status) status = m3_operator_graph(&own, op, &released, error);
+    if (!status) status = m3_operator_graph(&own, op, M3_MTP_CONCAT, error);
     for (int k = 0; k < count && !status; k++) (*are_of)[k] = is_of(m3_operator_mistake_at(k), op, &own) != 0;
     if (*are_of) m3_graph_free(&own);
     return status;

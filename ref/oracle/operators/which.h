@@ -9,7 +9,6 @@
 /* The mistakes that a single operator can have: those of a forward pass, then those of derivatives. */
 int m3_operator_mistakes(void);
 const struct m3_mistake *m3_operator_mistake_at(int i);
-const struct m3_mistake *m3_operator_mistake_named(const char *id); /* NULL: unknown */
 
 /* Which mistakes can be made in this operator: those that first show in one of the taps that a call computes. *are_of
  * [m3_operator_mistakes()] is to be freed in any case. M3_INTERNAL. */

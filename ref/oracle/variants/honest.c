@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "oracle/judge/align.h"
-#include "oracle/error/operators.h"
+#include "model/graph/graph.h"
 #include "ops/math.h"
 #include "oracle/variants/private/honest.h"
 

@@ -5,7 +5,7 @@
 
 #include "model/files/case.h"
 #include "model/engine.h"
-#include "oracle/error/operators.h"
+#include "model/graph/operators.h"
 #include "oracle/error/profile.h"
 
 /* The properties of model and case that a mistake needs to show, as far as known without a run. */

@@ -66,13 +66,13 @@ int m3_explain(char *explained, const char *text, const struct m3_profile *profi
                m3_explain_try try, void *self, struct m3_error *error)
 {
     explained[0] = '\0';
-    const size_t room = text ? strlen(text) + M3_EXPLAINED + 1 : 0;
-    char *name = text && profile ? malloc(room) : NULL;
-    int status, passes = 0;
+    if (!text || !profile) return M3_OK;
+    const size_t room = strlen(text) + M3_EXPLAINED + 1;
     struct m3_graph every_tap;
-    if (text && profile && !name) return m3_fail_memory(error, "the name of a profile", room);
-    status = m3_graph_record_every_tap(&every_tap, error);
-    for (size_t i = 0; name && i < sizeof words / sizeof *words && !status && !passes; i++) {
+    char *name = malloc(room);
+    if (!name) return m3_fail_memory(error, "the name of a profile", room);
+    int status = m3_graph_record_every_tap(&every_tap, error), passes = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words && !status && !passes; i++) {
         struct m3_profile *other = NULL;
         struct m3_error ignored = { 0 };
         if (is_word_of(text, words[i])) continue;

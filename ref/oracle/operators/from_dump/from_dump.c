@@ -71,7 +71,7 @@ static int open_run(struct cutting *c, struct m3_model **model, struct m3_safete
     if (semantics) m3_semantics_read(&run->semantics, semantics);
     run->is_f64 = precision && strcmp(precision, "f64") == 0;
     run->dtype = c->options->dtype;
-    status = m3_operator_graph(&c->own, run->op, &run->semantics, c->error);
+    status = m3_operator_graph(&c->own, run->op, (int)run->semantics.mtp_join, c->error);
     if (!status) status = m3_side_begin(&run->side, *dump, c->error);
     if (!status) status = open_case(c);
     return status ? status : check_origin(c, notes);
@@ -96,7 +96,7 @@ static int refuse(struct cutting *c, const char *name, enum m3_tap tap, int64_t 
         const size_t length = strlen(makers);
         struct m3_graph own;
         if (op->outputs[0].role != M3_ROLE_TAP) continue;
-        const int status = m3_operator_graph(&own, op, &c->run.semantics, c->error);
+        const int status = m3_operator_graph(&own, op, (int)c->run.semantics.mtp_join, c->error);
         if (!status && m3_pairs_find(&pairs, op, &own, c->run.model, &c->run.semantics, tap, layer))
             snprintf(makers + length, sizeof makers - length, "%s%s", length > 0 ? " or " : "", op->name);
         m3_graph_free(&own);

@@ -113,7 +113,7 @@ static int heads_are_rows(const struct m3_cut_run *run, const struct m3_cut *cut
         const struct m3_pair *pair = &cut->pairs.operands[i];
         if (row->role != M3_ROLE_WEIGHT || strlen(row->letters) != 1) continue;
         const struct m3_weight *w =
-            m3_operator_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
+            m3_graph_made_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
         if (w && w->rows * w->cols == t->shape[t->rank - 1]) return 1;
     }
     return 0;
@@ -244,7 +244,7 @@ int m3_cut_from_weights(struct m3_cut_operand *x, const struct m3_cut_run *run, 
         x->experts = run->model->layers[m3_layer_index(c, pair->layer)].experts;
         shape[rank++] = x->count = c->E;
     } else {
-        x->weight = m3_operator_weight(run->model, &run->semantics, pair->tap, pair->layer, x->row->weight);
+        x->weight = m3_graph_made_weight(run->model, &run->semantics, pair->tap, pair->layer, x->row->weight);
     }
     if (!x->experts && !x->weight)
         return m3_fail(error, M3_INTERNAL, "%s: %s: got no weight in the model", cut->tap, x->row->name);

@@ -10,18 +10,16 @@ struct walk {
     struct m3_pair pairs[M3_TAPS];      /* by the operator's own tap */
 };
 
-/* Norms and activations of both kinds have the same rows in the graph. With noise, the router and the experts read
+/* Norms and activations of both kinds are the same operators in the graph. With noise, the router and the experts read
  * numbers that are no tap. */
-static int same_kind(const struct walk *w, enum m3_tap own, enum m3_tap tap, enum m3_operator op)
+static int same_kind(const struct walk *w, const struct m3_node *own, const struct m3_node *node)
 {
     const struct m3_config *c = &w->model->config;
-    const int is_head_norm = own == M3_TAP_Q_NORM && (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM);
-    if (op == M3_OP_RMS_NORM && ((w->op->kind & M3_LAYER_GEMMA) != 0) != (c->gemma_norm != 0)) return 0;
-    if (op == M3_OP_RMS_NORM && is_head_norm && c->qk_norm_whole) return 0;
-    if (op == M3_OP_ACTIVATION && ((w->op->kind & M3_LAYER_OAI) != 0) != (c->oai != 0)) return 0;
-    if (w->semantics->jitter != 0 && (tap == M3_TAP_ROUTER_LOGITS || tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_SHARED))
-        return 0;
-    return 1;
+    const int is_head_norm = own->tap == M3_TAP_Q_NORM && (node->tap == M3_TAP_Q_NORM || node->tap == M3_TAP_K_NORM);
+    if (own->op == M3_OP_RMS_NORM && ((w->op->kind & M3_LAYER_GEMMA) != 0) != (c->gemma_norm != 0)) return 0;
+    if (own->op == M3_OP_RMS_NORM && is_head_norm && c->qk_norm_whole) return 0;
+    if (own->op == M3_OP_ACTIVATION && ((w->op->kind & M3_LAYER_OAI) != 0) != (c->oai != 0)) return 0;
+    return w->semantics->jitter == 0 || !node->is_noisy;
 }
 
 static int same_weights(const struct walk *w, const struct m3_node *own, const struct m3_node *node)
@@ -40,7 +38,7 @@ static int same(struct walk *w, const struct m3_node *own, const struct m3_node 
     if (pair->found) return pair->tap == node->tap && pair->layer == node->layer;
     *pair = (struct m3_pair){ 1, node->tap, node->layer };
     if (m3_operator_reads(w->op, own->tap)) return m3_tap_table[own->tap].kind == m3_tap_table[node->tap].kind;
-    if (own->op != node->op || !same_kind(w, own->tap, node->tap, own->op) || !same_weights(w, own, node)) return 0;
+    if (own->op != node->op || !same_kind(w, own, node) || !same_weights(w, own, node)) return 0;
     if (own->input_count != node->input_count) return 0;
     for (int i = 0; i < own->input_count; i++)
         if (!same(w, own->inputs[i], node->inputs[i])) return 0;
@@ -77,7 +75,7 @@ static int pair_outputs(struct walk *w, const struct m3_node *node)
 /* Codes have the scales that the operator takes. */
 static int fits_scales(const struct walk *w, const struct m3_operand_row *row, const struct m3_pair *pair)
 {
-    const struct m3_weight *x = m3_operator_weight(w->model, w->semantics, pair->tap, pair->layer, row->weight);
+    const struct m3_weight *x = m3_graph_made_weight(w->model, w->semantics, pair->tap, pair->layer, row->weight);
     return x && x->scaling == (row->letters[0] == '_' ? M3_SCALE_128X128 : M3_SCALE_MX32);
 }
 
