@@ -203,13 +203,12 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
 static struct m3_request request_of(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                                     const struct m3_semantics *semantics)
 {
-    struct m3_request r = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen };
+    struct m3_request r = m3_case_request(c);
     r.end_layer = model->config.layers;
     r.semantics = semantics;
     r.linear = a->input.linear;
     r.threads = (int)a->input.threads;
     r.replacement = m3_cli_ops_replacement(&a->input.ops);
-    if (c->pictures.P > 0) r.pictures = &c->pictures;
     return r;
 }
 

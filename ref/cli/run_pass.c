@@ -203,8 +203,7 @@ void m3_cli_print_passed(const struct m3_cli_passed *p, const struct m3_cli_run 
 struct m3_request m3_cli_request(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                                  const struct m3_semantics *semantics, double *logits)
 {
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen };
-    request.shift = c->shift;
+    struct m3_request request = m3_case_request(c);
     request.first_layer = a->first_layer;
     request.end_layer = a->end_layer < 0 ? model->config.layers : a->end_layer;
     request.semantics = semantics;
@@ -213,7 +212,6 @@ struct m3_request m3_cli_request(const struct m3_cli_run *a, const struct m3_mod
     request.replacement = m3_cli_ops_replacement(&a->input.ops);
     request.logits = logits;
     request.logit_rows = 1;
-    if (c->pictures.P > 0) request.pictures = &c->pictures;
     return request;
 }
 

@@ -64,12 +64,12 @@ static int forward(struct running *r)
     struct m3_dump *dump = NULL;
     struct m3_companions_writer *companions = NULL;
     struct m3_sink sink = { 0 };
-    /* clang-format off */
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .end_layer = r->model->config.layers, .semantics = &r->semantics,
-                                  .linear = r->linear, .threads = task->threads, .replacement = r->replacement };
-    /* clang-format on */
-    if (c->pictures.P > 0) request.pictures = &c->pictures;
+    struct m3_request request = m3_case_request(c);
+    request.end_layer = r->model->config.layers;
+    request.semantics = &r->semantics;
+    request.linear = r->linear;
+    request.threads = task->threads;
+    request.replacement = r->replacement;
     int status =
         m3_dump_open(&dump, &sink, task->dump, task->taps, r->model, r->engine, c, &request, task->command, r->error);
     if (!status && task->bounds)

@@ -16,7 +16,7 @@ struct pass {
     struct m3_ctx ctx;
     struct m3_setting setting;
     struct m3_error error, notes;
-    struct m3_value values[PASS_TAPS];      /* in the order of m3_trace_tap */
+    struct m3_known values[PASS_TAPS];      /* in the order of m3_trace_tap */
     struct {
         enum m3_tap tap;
         int64_t layer;
@@ -31,7 +31,7 @@ static inline int pass_wants(void *self, enum m3_tap tap, int64_t layer)
 }
 
 /* The value of a tap; NULL if the pass does not have it. */
-static inline struct m3_value *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
+static inline struct m3_known *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
 {
     for (int64_t i = 0; p->count == i && m3_trace_tap(&p->setting, i, &p->places[i].tap, &p->places[i].layer); i++)
         p->count++;
@@ -44,7 +44,7 @@ static inline int pass_keep(void *self, enum m3_tap tap, int64_t layer, const vo
                             struct m3_error *error)
 {
     struct pass *p = self;
-    struct m3_value *v = pass_value(p, tap, layer);
+    struct m3_known *v = pass_value(p, tap, layer);
     (void)error;
     ck_assert_msg(v != NULL, "%s of %d is not in the list", m3_tap_table[tap].name, (int)layer);
     v->width = m3_tap_width(&p->setting, tap, layer);
@@ -59,7 +59,6 @@ static inline int pass_keep(void *self, enum m3_tap tap, int64_t layer, const vo
         memcpy(all + row * v->width, data, (size_t)(rows * v->width) * sizeof *all);
         v->ids = all;
     }
-    v->complete = v->rows == m3_tap_rows(&p->setting, tap, layer);
     return 0;
 }
 
@@ -89,7 +88,8 @@ static inline void pass_forced(struct pass *p, enum m3_linear body, const struct
     enum m3_tap tap;
     int64_t layer;
     for (int64_t i = 0; m3_trace_tap(&p->setting, i, &tap, &layer); i++)
-        ck_assert_msg(p->values[i].complete, "%s of %d was not shown", m3_tap_table[tap].name, (int)layer);
+        ck_assert_msg(p->values[i].rows == m3_tap_rows(&p->setting, tap, layer), "%s of %d was not shown",
+                      m3_tap_table[tap].name, (int)layer);
 }
 
 static inline void pass_forward(struct pass *p, enum m3_linear body) { pass_forced(p, body, NULL); }
@@ -100,7 +100,7 @@ static inline void pass_run(struct pass *p, const char *model_path, const char *
     pass_forward(p, body);
 }
 
-static inline void pass_operands(struct pass *p, const struct m3_value *operands[M3_OPERANDS], enum m3_tap tap,
+static inline void pass_operands(struct pass *p, const struct m3_known *operands[M3_OPERANDS], enum m3_tap tap,
                                  int64_t layer)
 {
     enum m3_tap other;
@@ -114,8 +114,9 @@ static inline struct m3_tier_result judge_made(const struct m3_recomputed *made,
 {
     /* clang-format off */
     const struct m3_two_sides tap = {
-        .reference = made->y, .candidate = got, .bound = made->bound, .walk = made->walk, .suspect = made->suspect,
-        .extra = made->extra.error, .extra_variance = made->extra.variance, .count = made->rows * made->width,
+        .reference = made->y.values, .candidate = got, .bound = made->bound, .walk = made->walk,
+        .suspect = made->suspect,
+        .extra = made->y.off.error, .extra_variance = made->y.off.variance, .count = made->y.rows * made->y.width,
         .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_F32,
     };
     /* clang-format on */

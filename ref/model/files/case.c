@@ -433,6 +433,21 @@ void m3_case_free(struct m3_case *c)
     memset(c, 0, sizeof *c);
 }
 
+struct m3_request m3_case_request(const struct m3_case *c)
+{
+    return (struct m3_request){ .ids = c->ids,
+                                .positions = c->positions,
+                                .T = c->T,
+                                .seen = c->seen,
+                                .shift = c->shift,
+                                .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
+}
+
+int m3_case_makes(const struct m3_case *c, enum m3_tap tap)
+{
+    return c->pictures.P > 0 || m3_tap_table[tap].where > M3_WHERE_AFTER_VISION_LAYERS;
+}
+
 int64_t m3_case_rows(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer)
 {
     switch (m3_tap_table[tap].shape[0]) {

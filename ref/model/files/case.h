@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "io/safetensors.h"
 #include "model/pictures.h"
+#include "model/request.h"
 #include "model/taps.h"
 
 struct m3_case {
@@ -55,6 +56,10 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                   enum m3_status status, struct m3_error *error);
 /* The last token's position or place, whichever is greater: later tokens continue from both. */
 int64_t m3_case_reach(const struct m3_case *c);
+/* A pass over the tokens and pictures of the case; the rest of the request is zero. */
+struct m3_request m3_case_request(const struct m3_case *c);
+/* Does a pass over the case make this tap? Without pictures it makes none of the tower's. */
+int m3_case_makes(const struct m3_case *c, enum m3_tap tap);
 /* Rows of a tap in the whole call: T, P, M, or fewer in a module; and the number of elements in each. */
 int64_t m3_case_rows(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer);
 int64_t m3_case_width(const struct m3_case *c, const struct m3_config *config, enum m3_tap tap, int64_t layer);

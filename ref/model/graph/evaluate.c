@@ -91,7 +91,7 @@ static struct m3_tap_values values_of(const struct m3_evaluator *e, enum m3_tap 
 static int is_left_out(const struct m3_evaluator *e, const struct m3_node *input)
 {
     const struct m3_config *c = &e->model->config;
-    if (input->tap == M3_TAP_PROJECTOR_OUT) return e->the_case->pictures.P == 0;
+    if (!m3_case_makes(e->the_case, input->tap)) return 1;
     if (input->tap != M3_TAP_INDEX_BLOCKS) return 0;
     return !m3_config_sparse(c, m3_layer_index(c, own_layer(e, input->tap, input->layer)));
 }

@@ -237,14 +237,15 @@ void m3_blame_mark_needed(struct m3_blaming *b)
 /* The grid of the case as numbers, to be compared for equality. */
 static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    const int64_t n = made->rows * made->width;
+    const int64_t n = made->y.rows * made->y.width;
     const size_t room = (size_t)n + 1;
-    made->y = malloc(room * sizeof *made->y);
+    made->y.values = malloc(room * sizeof *made->y.values);
     made->bound = calloc(room, sizeof *made->bound);
     made->walk = calloc(room, sizeof *made->walk);
     made->f = 1;
-    if (!made->y || !made->bound || !made->walk) return m3_fail_memory(b->error, item->name, room * sizeof *made->y);
-    for (int64_t i = 0; i < n; i++) made->y[i] = (double)made->ids[i];
+    if (!made->y.values || !made->bound || !made->walk)
+        return m3_fail_memory(b->error, item->name, room * sizeof *made->y.values);
+    for (int64_t i = 0; i < n; i++) made->y.values[i] = (double)made->y.ids[i];
     return M3_OK;
 }
 
@@ -263,7 +264,7 @@ static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, con
         m3_fail_because(b->error, status, &why);
     }
     m3_error_free(&why);
-    if (!status && made->ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
+    if (!status && made->y.ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
         status = counts_as_numbers(made, b, item);
     return refused ? M3_OK : status;
 }
@@ -275,7 +276,7 @@ static void not_judged(struct m3_blamed *out, const struct m3_recomputed *made, 
     snprintf(out->note, sizeof out->note, "missing: %s", made->missing);
 }
 
-static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
@@ -292,7 +293,7 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
 }
 
 /* A norm may have read its sum before it was rounded, or may have rounded 1 + w: what explains it better counts. */
-static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped)
+static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped)
 {
     int status = M3_OK;
     for (int as = 1; as < M3_HYPOTHESES && !status; as++) {
@@ -309,7 +310,7 @@ static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, co
     return status;
 }
 
-static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
@@ -327,13 +328,13 @@ static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *it
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
-    const struct m3_value value = { .values = made.y, .rows = made.rows, .width = made.width, .complete = 1 };
+    const struct m3_known value = { .values = made.y.values, .rows = made.y.rows, .width = made.y.width };
     if (!status && !made.missing[0]) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
     m3_recomputed_free(&made);
     return status;
 }
 
-int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
 {
     const enum m3_tap_kind kind = m3_tap_table[item->tap].kind;
     int status = M3_OK;
@@ -346,10 +347,10 @@ int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, s
 
 int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item)
 {
-    struct m3_blame_values dumped = { 0 };
+    struct m3_known dumped = { 0 };
     int status = item->dumped ? m3_blame_read(&dumped, b, item) : M3_OK;
     if (!status) status = m3_blame_judge_tap(b, item, &dumped);
-    m3_blame_values_free(&dumped);
+    m3_known_free(&dumped);
     return status;
 }
 

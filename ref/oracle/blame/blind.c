@@ -41,7 +41,7 @@ static int reads_codes(const struct m3_blaming *b, const struct m3_blame_item *i
 /* Would these results pass, though they are far from the right ones? y NULL: zeros in every row. */
 static int passes(int *is_passed, const struct blind *at, const double *y, int64_t first, int64_t rows)
 {
-    const int64_t width = at->made->width;
+    const int64_t width = at->made->y.width;
     struct m3_side_by_side s;
     double off = 0, size = 0;
     int status = m3_side_by_side_room(&s, rows * width, rows, at->item->name, at->b->error);
@@ -69,7 +69,7 @@ static int try_mistake(int *is_passed, const struct blind *at, struct m3_mistake
     int applies;
     int status = m3_mistaken_make(&tap, &applies, mistaken, mistake);
     *is_passed = 0;
-    if (!status && applies && m3_tap_doubles(&tap) && tap.width == at->made->width)
+    if (!status && applies && m3_tap_doubles(&tap) && tap.width == at->made->y.width)
         status = passes(is_passed, at, m3_tap_doubles(&tap), tap.first, tap.rows);
     m3_tap_values_free(&tap);
     return status;
@@ -95,13 +95,13 @@ int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, 
     const struct m3_profile *profile = b->setting->profile;
     struct m3_blamed *out = item->blamed;
     int is_passed;
-    if (out->verdict != M3_VERDICT_PASS || !profile || !made->y || !reads_codes(b, item)) return M3_OK;
+    if (out->verdict != M3_VERDICT_PASS || !profile || !made->y.values || !reads_codes(b, item)) return M3_OK;
     const double dumped = m3_profile_dump_rounding(profile, item->name);
     /* clang-format off */
     const struct blind at = {
         .b = b, .item = item, .made = made, .dumped = dumped,
         .rules = { .setting = b->setting, .tap = item->name, .n = made->n, .f = made->f,
-                   .has_suspect = made->suspect != NULL, .has_extra = made->extra.error != NULL || dumped > 0 },
+                   .has_suspect = made->suspect != NULL, .has_extra = made->y.off.error != NULL || dumped > 0 },
     };
     /* clang-format on */
     int status = passes(&is_passed, &at, NULL, 0, item->rows);

@@ -3,7 +3,7 @@
 
 #include "oracle/blame/private/blame.h"
 
-static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item, int64_t r)
+static void read_row(struct m3_known *v, const struct m3_blame_item *item, int64_t r)
 {
     const struct m3_tensor *t = item->dumped;
     v->usable[r] = 1;
@@ -27,13 +27,13 @@ void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *
         if (ids[i] > own && ids[i] < blocks) ids[i] = -1;
 }
 
-int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
+int m3_blame_read(struct m3_known *v, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const struct m3_tensor *t = item->dumped, *numbers = m3_side_rows(item->side, item->tap);
     const int64_t rows = t->shape[0], count = rows * item->width;
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
     const size_t room = (size_t)count + 1;
-    *v = (struct m3_blame_values){ .rows = rows, .width = item->width };
+    *v = (struct m3_known){ .rows = rows, .width = item->width };
     if (ids) v->ids = malloc(room * sizeof *v->ids);
     else v->values = malloc(room * sizeof *v->values);
     v->numbers = malloc(((size_t)rows + 1) * sizeof *v->numbers);
@@ -53,16 +53,7 @@ int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const s
     return M3_OK;
 }
 
-void m3_blame_values_free(struct m3_blame_values *v)
-{
-    free(v->values);
-    free(v->ids);
-    free(v->numbers);
-    free(v->usable);
-    *v = (struct m3_blame_values){ 0 };
-}
-
-int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *v)
+int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *v)
 {
     int64_t rows = 0;
     for (int64_t r = 0; r < v->rows; r++) {
@@ -72,13 +63,10 @@ int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, s
         memmove(all + (size_t)rows * bytes, all + (size_t)r * bytes, bytes);
         v->numbers[rows++] = v->numbers[r];
     }
-    const int complete = rows == item->rows;
-    /* clang-format off */
-    struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
-                              .complete = complete, .numbers = complete ? NULL : v->numbers };
-    /* clang-format on */
     v->rows = rows;
-    v->values = NULL, v->ids = NULL;
-    if (!complete) v->numbers = NULL;
-    return m3_trace_take(b->trace, item->tap, item->layer, &value, b->error);
+    if (rows == item->rows) {
+        free(v->numbers);
+        v->numbers = NULL;
+    }
+    return m3_trace_take(b->trace, item->tap, item->layer, v, b->error);
 }

@@ -10,7 +10,7 @@
 struct choosing {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    const struct m3_value *scores;      /* known to the trace; NULL: none */
+    const struct m3_known *scores;      /* known to the trace; NULL: none */
     const struct m3_recomputed *made;   /* the selection in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
@@ -64,7 +64,7 @@ static void end(struct choosing *c)
 static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int64_t group)
 {
     const struct m3_config *config = &c->b->setting->model->config;
-    const struct m3_value *m = c->scores;
+    const struct m3_known *m = c->scores;
     const int64_t own = (c->b->setting->the_case->p0 + number) / config->block, B = m->width / config->G;
     const int shared = c->b->setting->semantics->selection == M3_SELECT_SHARED;
     for (int64_t k = 0; k <= own; k++) {
@@ -82,7 +82,7 @@ static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int6
 
 static int64_t score_experts(struct choosing *c, int64_t at)
 {
-    const struct m3_value *s = c->scores;
+    const struct m3_known *s = c->scores;
     const int64_t E = s->width;
     m3_choice_by_scores(c->score, c->bound, s->values + at * E, s->off.error ? s->off.error + at * E : NULL, c->bias, E,
                         &c->router);
@@ -94,7 +94,7 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
                                      const int32_t *ids)
 {
     const struct m3_profile *profile = c->b->setting->profile;
-    const int32_t *own = c->made->ids + made * c->item->width + group * c->width;
+    const int32_t *own = c->made->y.ids + made * c->item->width + group * c->width;
     const int64_t limit = c->blocks ? score_blocks(c, number, at, group) : score_experts(c, at);
     for (int64_t i = 0; i < c->width; i++) c->want[i] = own[i], c->got[i] = ids[i];
     if (c->blocks) m3_drop_unseen(c->got, c->want, c->width, limit - 1, limit, c->score);
@@ -169,8 +169,7 @@ static void finish(struct m3_blamed *out)
 
 /* Judges one decision of the dump; marks its row if no operator can use it. Without scores (`at` or `made` below 0)
  * only sets that no scores could select are detected. Returns whether it was judged. */
-static int judge_one(struct choosing *c, struct m3_blame_values *dumped, int64_t r, int64_t at, int64_t made,
-                     int64_t group)
+static int judge_one(struct choosing *c, struct m3_known *dumped, int64_t r, int64_t at, int64_t made, int64_t group)
 {
     const struct m3_setting *s = c->b->setting;
     /* A model of one operator (oracle/operators) may have no blocks. */
@@ -191,18 +190,17 @@ static int judge_one(struct choosing *c, struct m3_blame_values *dumped, int64_t
     return 1;
 }
 
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *dumped,
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *dumped,
                            const struct m3_recomputed *made)
 {
     struct m3_blamed *out = item->blamed;
-    const struct m3_value rows_made = { .rows = made->rows, .numbers = made->numbers };
     struct choosing c;
     int status = begin(&c, b, item, made);
     int64_t judged = 0;
     for (int64_t r = 0; !status && r < dumped->rows; r++) {
         const int64_t number = dumped->numbers[r];
         if (number >= item->rows) continue;
-        const int64_t at = c.scores ? m3_value_row(c.scores, number) : -1, own = m3_value_row(&rows_made, number);
+        const int64_t at = c.scores ? m3_known_row(c.scores, number) : -1, own = m3_known_row(&made->y, number);
         int any = 0;
         for (int64_t g = 0; g < c.groups; g++) any |= judge_one(&c, dumped, r, at, own, g);
         judged += any;
@@ -219,23 +217,22 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *made)
 {
-    struct m3_value value = { .ids = made->ids, .width = made->width };
-    int64_t *numbers = malloc(((size_t)made->rows + 1) * sizeof *numbers);
+    struct m3_known value = { .ids = made->y.ids, .width = made->y.width };
+    int64_t *numbers = malloc(((size_t)made->y.rows + 1) * sizeof *numbers);
     struct choosing c;
     int status = begin(&c, b, item, made);
-    if (!status && !numbers) status = m3_fail_memory(b->error, item->name, (size_t)made->rows * sizeof *numbers);
-    for (int64_t r = 0; !status && r < made->rows; r++) {
-        const int64_t number = made->numbers ? made->numbers[r] : r, at = m3_value_row(c.scores, number);
-        const int32_t *ids = made->ids + r * made->width;
+    if (!status && !numbers) status = m3_fail_memory(b->error, item->name, (size_t)made->y.rows * sizeof *numbers);
+    for (int64_t r = 0; !status && r < made->y.rows; r++) {
+        const int64_t number = made->y.numbers ? made->y.numbers[r] : r, at = m3_known_row(c.scores, number);
+        const int32_t *ids = made->y.ids + r * made->y.width;
         int certain = at >= 0;
         for (int64_t g = 0; certain && g < c.groups; g++)
             certain = certify(&c, number, at, r, g, ids + g * c.width).certified;
         if (!certain) continue;
-        memmove(made->ids + value.rows * made->width, ids, (size_t)made->width * sizeof *ids);
+        memmove(made->y.ids + value.rows * made->y.width, ids, (size_t)made->y.width * sizeof *ids);
         numbers[value.rows++] = number;
     }
-    value.complete = value.rows == item->rows;
-    value.numbers = value.complete ? NULL : numbers;
+    value.numbers = value.rows == item->rows ? NULL : numbers;
     if (!status) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
     free(numbers);
     end(&c);

@@ -8,7 +8,7 @@
 #include "oracle/blame/private/blame.h"
 
 /* Row r of the values. */
-static void read_reals(struct m3_blame_values *v, const struct m3_blame_item *item, const struct m3_given_tap *given,
+static void read_reals(struct m3_known *v, const struct m3_blame_item *item, const struct m3_given_tap *given,
                        int64_t r)
 {
     const struct m3_tensor *t = given->tensor;
@@ -24,8 +24,7 @@ static void read_reals(struct m3_blame_values *v, const struct m3_blame_item *it
     v->usable[r] = 1;
 }
 
-static void read_ids(struct m3_blame_values *v, const struct m3_blame_item *item, const struct m3_given_tap *given,
-                     int64_t r)
+static void read_ids(struct m3_known *v, const struct m3_blame_item *item, const struct m3_given_tap *given, int64_t r)
 {
     for (int64_t i = 0; i < item->width; i++) {
         const int64_t id = m3_id_at(given->tensor, given->at[r] * item->width + i);
@@ -34,12 +33,12 @@ static void read_ids(struct m3_blame_values *v, const struct m3_blame_item *item
     v->usable[r] = 1;
 }
 
-static int read_given(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item,
+static int read_given(struct m3_known *v, const struct m3_blaming *b, const struct m3_blame_item *item,
                       const struct m3_given_tap *given)
 {
     const size_t room = (size_t)(given->rows * item->width) + 1;
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
-    *v = (struct m3_blame_values){ .rows = given->rows, .width = item->width };
+    *v = (struct m3_known){ .rows = given->rows, .width = item->width };
     if (ids) v->ids = malloc(room * sizeof *v->ids);
     else v->values = m3_room(room, sizeof *v->values);
     v->numbers = malloc(((size_t)given->rows + 1) * sizeof *v->numbers);
@@ -87,22 +86,22 @@ int m3_given_put(struct m3_trace *trace, const struct m3_given_tap *given, const
 {
     const struct m3_blaming b = { .setting = setting, .trace = trace, .error = error };
     struct m3_blame_item item = { .tap = given->tap, .layer = given->layer };
-    struct m3_blame_values values;
+    struct m3_known values;
     m3_tap_name(item.name, sizeof item.name, item.tap, item.layer);
     item.rows = m3_tap_rows(setting, item.tap, item.layer);
     item.width = m3_tap_width(setting, item.tap, item.layer);
     int status = read_given(&values, &b, &item, given);
     if (!status) status = m3_blame_put(&b, &item, &values);
-    m3_blame_values_free(&values);
+    m3_known_free(&values);
     return status;
 }
 
 static int take_given(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_given_tap *given)
 {
-    struct m3_blame_values values = { 0 };
+    struct m3_known values = { 0 };
     int status = given ? read_given(&values, b, item, given) : M3_OK;
     if (!status) status = m3_blame_judge_tap(b, item, &values);
-    m3_blame_values_free(&values);
+    m3_known_free(&values);
     return status;
 }
 

@@ -195,7 +195,7 @@ static void sort_lists(int32_t *ids, int64_t count, int64_t N)
 }
 
 /* Puts rows in the place of their numbers; 0 if one is not there, or is no operand. */
-static int place_rows(struct m3_tap_values *to, const struct m3_blame_values *v)
+static int place_rows(struct m3_tap_values *to, const struct m3_known *v)
 {
     const size_t row = (size_t)v->width * m3_tap_number_bytes(to->tap, sizeof(double));
     const char *from = v->ids ? (const char *)v->ids : (const char *)v->values;
@@ -213,7 +213,7 @@ static int place_rows(struct m3_tap_values *to, const struct m3_blame_values *v)
 static const void *given(struct making *k, const struct m3_blame_item *item, int64_t first, int64_t rows)
 {
     struct m3_mistaken *m = k->of;
-    struct m3_blame_values values = { 0 };
+    struct m3_known values = { 0 };
     const struct m3_tap_values *known = NULL;
     for (int i = 0; i < m->given_count; i++)
         if (m->given[i].tap == item->tap && m->given[i].layer == item->layer) known = &m->given[i];
@@ -226,7 +226,7 @@ static const void *given(struct making *k, const struct m3_blame_item *item, int
     if (status) return NULL;
     status = m3_blame_read(&values, m->b, item);
     const int whole = !status && place_rows(&mine, &values);
-    m3_blame_values_free(&values);
+    m3_known_free(&values);
     if (status) k->failed = status;
     if (!whole) {
         m3_tap_values_free(&mine);

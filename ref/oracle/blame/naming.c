@@ -26,7 +26,7 @@ struct answer {
 struct naming {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    const struct m3_blame_values *dumped;
+    const struct m3_known *dumped;
     const struct m3_recomputed *made;   /* the right results */
     int is_coarse;                      /* the profile rounds here or before */
     struct m3_mistaken *mistaken;
@@ -42,27 +42,21 @@ struct row {
     const int32_t *got_ids, *right_ids, *mistaken_ids;
 };
 
-static int64_t row_of(const int64_t *numbers, int64_t rows, int64_t number)
-{
-    const struct m3_value value = { .rows = rows, .numbers = numbers };
-    return m3_value_row(&value, number);
-}
-
 static int find_row(struct row *row, const struct naming *n, const struct m3_tap_values *tap, int64_t r)
 {
-    const struct m3_blame_values *d = n->dumped;
-    const int64_t number = d->numbers[r], right = row_of(n->made->numbers, n->made->rows, number);
+    const struct m3_known *d = n->dumped;
+    const int64_t number = d->numbers[r], right = m3_known_row(&n->made->y, number);
     if (number < tap->first || number >= tap->first + tap->rows || right < 0) return 0;
     const int64_t mine = (number - tap->first) * tap->width;
     *row = (struct row){ 0 };
     if (m3_tap_ids(tap)) {
         row->got_ids = d->ids + r * d->width;
-        row->right_ids = n->made->ids ? n->made->ids + right * d->width : NULL;
+        row->right_ids = n->made->y.ids ? n->made->y.ids + right * d->width : NULL;
         row->mistaken_ids = m3_tap_ids(tap) + mine;
         return 1;
     }
     row->got = d->values + r * d->width;
-    row->right = n->made->y + right * d->width;
+    row->right = n->made->y.values + right * d->width;
     row->mistaken = m3_tap_doubles(tap) + mine;
     for (int64_t i = 0; i < d->width; i++)
         if (isnan(row->right[i]) || isnan(row->mistaken[i])) return 0;
@@ -332,10 +326,10 @@ static void forget_answers(struct naming *n)
 /* The row of the worst element. */
 static int64_t worst_row(const struct m3_blamed *tap) { return tap->rank > 0 ? tap->index[0] : 0; }
 
-int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped,
+int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *made)
 {
-    if (!b->named || !item->blamed || (dumped->values && !made->y)) return M3_OK;
+    if (!b->named || !item->blamed || (dumped->values && !made->y.values)) return M3_OK;
     if (item->blamed->verdict != M3_VERDICT_FAIL && item->blamed->verdict != M3_VERDICT_SUSPECT) return M3_OK;
     const int64_t depth = m3_mistaken_depth(b, item);
     const struct m3_coarseness at = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer);

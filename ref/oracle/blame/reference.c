@@ -64,17 +64,16 @@ static int open_file(struct m3_blaming *b)
 static int run(struct m3_blaming *b)
 {
     const struct m3_setting *s = b->setting;
-    const struct m3_case *c = s->the_case;
     struct m3_sink sink = { .self = b, .wants = wants, .write = write_rows };
-    /* clang-format off */
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .shift = c->shift,
-                                  .first_layer = s->part.first, .hidden = s->part.hidden,
-                                  .end_layer = m3_setting_end(s), .semantics = s->semantics,
-                                  .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
-                                  .progress = b->options->progress,
-                                  .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
-    /* clang-format on */
+    struct m3_request request = m3_case_request(s->the_case);
+    request.first_layer = s->part.first;
+    request.hidden = s->part.hidden;
+    request.end_layer = m3_setting_end(s);
+    request.semantics = s->semantics;
+    request.linear = s->ctx->linear;
+    request.threads = s->ctx->threads;
+    request.sink = &sink;
+    request.progress = b->options->progress;
     return m3_engine_f64()->forward(s->model, &request, b->error);
 }
 

@@ -22,8 +22,8 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
     const double *r = m3_blame_reference_row(b, item, number);
     const int64_t K = b->setting->model->config.K;
     const int slots = item->tap == M3_TAP_EXPERT_WEIGHTS || item->tap == M3_TAP_EXPERT_OUT;
-    const struct m3_value *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
-    const int64_t at = experts ? m3_value_row(experts, number) : -1;
+    const struct m3_known *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
+    const int64_t at = experts ? m3_known_row(experts, number) : -1;
     const int32_t *theirs = m3_blame_reference_ids(b, m3_blame_find(b, M3_TAP_EXPERTS, item->layer), number);
     if (!r || at < 0 || !theirs) {
         for (int64_t i = 0; i < item->width; i++) out[i] = r ? r[i] : NAN;
@@ -38,17 +38,16 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
 
 /* Without a run of the model, what the operator gives is the truth, and nothing has to be put beside it. */
 static int is_side_by_side(struct m3_side_by_side *s, const struct m3_blaming *b, const struct m3_blame_item *item,
-                           const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed,
-                           double rounding)
+                           const struct m3_known *dumped, const struct m3_recomputed *recomputed, double rounding)
 {
-    if (b->reference || rounding > 0 || recomputed->rows > item->rows) return 0;
+    if (b->reference || rounding > 0 || recomputed->y.rows > item->rows) return 0;
     return m3_side_by_side_view(s, recomputed, dumped->values, dumped->numbers, dumped->rows);
 }
 
 /* Collects the rows to judge. Rows whose inputs gave NaN, in double too, are left out: the operator that caused the
  * NaN has been judged. */
 static void gather(struct m3_side_by_side *s, double *reference, const struct m3_blaming *b,
-                   const struct m3_blame_item *item, const struct m3_blame_values *dumped,
+                   const struct m3_blame_item *item, const struct m3_known *dumped,
                    const struct m3_recomputed *recomputed, double rounding)
 {
     const size_t bytes = (size_t)item->width * sizeof(double);
@@ -146,8 +145,8 @@ static void settle(struct m3_blamed *out, const struct m3_side_by_side *s, const
     if (hint) snprintf(out->note, sizeof out->note, "%s", hint);
 }
 
-int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed)
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
+                          const struct m3_recomputed *recomputed)
 {
     struct m3_blamed *out = item->blamed;
     const struct m3_profile *profile = b->setting->profile;
@@ -156,7 +155,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     /* clang-format off */
     const struct m3_side_by_side_rules rules = {
         .setting = b->setting, .tap = item->name, .n = recomputed->n, .f = recomputed->f,
-        .has_suspect = recomputed->suspect != NULL, .has_extra = recomputed->extra.error != NULL || rounding > 0,
+        .has_suspect = recomputed->suspect != NULL, .has_extra = recomputed->y.off.error != NULL || rounding > 0,
     };
     /* clang-format on */
     struct m3_side_by_side s;

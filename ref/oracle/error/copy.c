@@ -63,7 +63,7 @@ static void scattered_rows(struct m3_recomputing *m)
     m->in[0].width = m->in[1].width = m->width;         /* copied later, by gather */
     for (int64_t t = 0; feature && t < c->T; t++) {
         int from = feature[t] >= 0;
-        if (m3_value_row(m->operands[from], from ? feature[t] : t) >= 0) m->numbers[m->rows++] = t;
+        if (m3_known_row(m->operands[from], from ? feature[t] : t) >= 0) m->numbers[m->rows++] = t;
         else if (missing < 0) missing = t;
     }
     if (!feature || m->rows > 0) return;
@@ -79,8 +79,8 @@ static int gather(struct m3_recomputing *m)
     double *x = m3_recompute_scratch(m, m->count, sizeof *x), *off = NULL;
     for (int64_t r = 0; !m->status && r < m->rows; r++) {
         const int64_t t = m->numbers[r];
-        const struct m3_value *v = m->operands[feature[t] >= 0];
-        const int64_t at = m3_value_row(v, feature[t] >= 0 ? feature[t] : t) * H;
+        const struct m3_known *v = m->operands[feature[t] >= 0];
+        const int64_t at = m3_known_row(v, feature[t] >= 0 ? feature[t] : t) * H;
         memcpy(x + r * H, v->values + at, bytes);
         if (!v->off.error) continue;
         if (!off && (off = m3_recompute_scratch(m, 2 * m->count, sizeof *off)))

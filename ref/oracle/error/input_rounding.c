@@ -58,7 +58,7 @@ void m3_round_inputs(struct m3_spread *off, const double *x, int64_t rows, int64
 /* The rows that are not recomputed belong to the tensor too. */
 static double largest_of_operand(const struct m3_recomputing *m)
 {
-    const struct m3_value *all = m->operands[0];
+    const struct m3_known *all = m->operands[0];
     const double here = largest_of(m->in[0].x, m->rows * m->in[0].width);
     return all && all->values ? fmax(here, largest_of(all->values, all->rows * all->width)) : here;
 }
@@ -132,7 +132,7 @@ void m3_recompute_round_read(struct m3_recomputing *m, int i)
         m3_tap_name(name, sizeof name, tap, layer))
         return;
     const struct m3_read_rounding rule = m3_profile_read(profile, name);
-    const struct m3_value *all = m->operands[i];
+    const struct m3_known *all = m->operands[i];
     struct m3_given *in = &m->in[i];
     const int64_t places = m->setting->the_case->p0 + m->numbers[m->rows - 1] + 1;
     const int64_t n = (m3_is_by_row(m, i) ? m->rows : places) * in->width;

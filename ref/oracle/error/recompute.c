@@ -82,7 +82,7 @@ static struct m3_partials partials_of(const struct m3_recomputing *m)
 /* The spread to which propagated errors are added, initially zeros; NULL if memory is short. */
 static struct m3_spread *spread_of_result(struct m3_recomputing *m)
 {
-    struct m3_spread *extra = &m->out->extra;
+    struct m3_spread *extra = &m->out->y.off;
     if (m->status) return NULL;
     if (extra->error) return extra;
     extra->error = m3_room((size_t)m->count + 1, sizeof(double));
@@ -95,7 +95,7 @@ static struct m3_spread *spread_of_result(struct m3_recomputing *m)
 /* What is exact is its value rounded once to the format in which it is stored. */
 static void round_as_stored(struct m3_recomputing *m, enum m3_dtype dtype)
 {
-    for (int64_t i = 0; i < m->count; i++) m->out->y[i] = m3_stored_as(m->out->y[i], dtype);
+    for (int64_t i = 0; i < m->count; i++) m->out->y.values[i] = m3_stored_as(m->out->y.values[i], dtype);
 }
 
 /* Adds the error of storing the tap itself. A copy adds none if its source was stored as coarsely, and neither does a
@@ -117,7 +117,7 @@ static void store(struct m3_recomputing *m)
         !m3_tap_name(source, sizeof source, tap, layer) && m3_profile_store(profile, source) >= u)
         return;
     struct m3_spread *out = spread_of_result(m);
-    if (out) m3_propagate_store(out, m->out->y, m->count, u, m3_profile_store_floor(profile, name));
+    if (out) m3_propagate_store(out, m->out->y.values, m->count, u, m3_profile_store_floor(profile, name));
 }
 
 /* Rows [r, r + rows) of a tap. */
@@ -205,25 +205,25 @@ static void results(struct m3_recomputing *m)
     const size_t count = (size_t)m->count + 1;
     const int ids = m3_tap_table[m->tap].kind != M3_KIND_REALS;
     int short_of = 0;
-    out->rows = m->rows, out->width = m->width;
+    out->y.rows = m->rows, out->y.width = m->width;
     if (m->rows < m3_tap_rows(m->setting, m->tap, m->layer)) {
         int64_t *numbers = malloc((size_t)m->rows * sizeof *numbers);
         if (numbers) memcpy(numbers, m->numbers, (size_t)m->rows * sizeof *numbers);
-        out->numbers = numbers;
+        out->y.numbers = numbers;
         short_of = !numbers;
     }
     if (ids) {
-        short_of |= !(out->ids = malloc(count * sizeof *out->ids));
+        short_of |= !(out->y.ids = malloc(count * sizeof *out->y.ids));
     } else if (!m->setting->visit) {
-        short_of |= !(out->y = m3_room(count, sizeof *out->y));
+        short_of |= !(out->y.values = m3_room(count, sizeof *out->y.values));
     }
     if (!ids && !m->setting->instead) {
         short_of |= !(out->bound = m3_room(count, sizeof *out->bound));
         short_of |= !(out->walk = m3_room(count, sizeof *out->walk));
         if (m->op->has_suspect) short_of |= !(out->suspect = m3_room(count, sizeof *out->suspect));
     }
-    if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y);
-    m->y = out->y, m->ids = out->ids;
+    if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y.values);
+    m->y = out->y.values, m->ids = out->y.ids;
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
@@ -253,11 +253,11 @@ static void allow(struct m3_recomputing *m)
     call(m, m->op->bound);
     propagate(m);
     m->out->n = m->bound.n, m->out->f = m->bound.f;
-    if (m->out->y) store(m);
+    if (m->out->y.values) store(m);
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
+                 const struct m3_known *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
 {
     const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
@@ -287,8 +287,9 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 
 void m3_recomputed_free(struct m3_recomputed *out)
 {
-    void *all[] = { out->y,       out->ids,         out->bound,          out->walk,
-                    out->suspect, out->extra.error, out->extra.variance, (void *)out->numbers };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    m3_known_free(&out->y);
+    free(out->bound);
+    free(out->walk);
+    free(out->suspect);
     *out = (struct m3_recomputed){ 0 };
 }

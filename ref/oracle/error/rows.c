@@ -5,16 +5,16 @@
 
 #include "base/minmax.h"
 
-int64_t m3_value_row(const struct m3_value *value, int64_t number)
+int64_t m3_row_index(const int64_t *numbers, int64_t rows, int64_t number)
 {
-    int64_t low = 0, high = value->rows;
-    if (!value->numbers) return number >= 0 && number < value->rows ? number : -1;
+    int64_t low = 0, high = rows;
+    if (!numbers) return number >= 0 && number < rows ? number : -1;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (value->numbers[middle] < number) low = middle + 1;
+        if (numbers[middle] < number) low = middle + 1;
         else high = middle;
     }
-    return low < value->rows && value->numbers[low] == number ? low : -1;
+    return low < rows && numbers[low] == number ? low : -1;
 }
 
 int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
@@ -40,21 +40,21 @@ static void say_missing(struct m3_recomputing *m, int i, int64_t first, int64_t 
 
 void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, int64_t end)
 {
-    const struct m3_value *v = m->operands[i];
+    const struct m3_known *v = m->operands[i];
     int64_t last = first;
-    while (v && last + 1 < end && m3_value_row(v, last + 1) < 0) last++;
+    while (v && last + 1 < end && m3_known_row(v, last + 1) < 0) last++;
     say_missing(m, i, first, last);
 }
 
 /* Copies the rows of operand i that rows [rows] of the tap read, side by side. Places without a token are zeros. */
 static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t rows)
 {
-    const struct m3_value *v = m->operands[i];
+    const struct m3_known *v = m->operands[i];
     struct m3_given *given = &m->in[i];
     const int64_t width = given->width = v->width;
     const size_t bytes = (size_t)width * sizeof(double);
-    int64_t first = rows > 0 ? m3_value_row(v, from[0]) : 0, together = first >= 0;
-    for (int64_t r = 0; r < rows && together; r++) together = m3_value_row(v, from[r]) == first + r;
+    int64_t first = rows > 0 ? m3_known_row(v, from[0]) : 0, together = first >= 0;
+    for (int64_t r = 0; r < rows && together; r++) together = m3_known_row(v, from[r]) == first + r;
     if (together) {
         given->x = v->values ? v->values + first * width : NULL;
         given->ids = v->ids ? v->ids + first * width : NULL;
@@ -67,7 +67,7 @@ static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t r
     int32_t *ids = v->ids ? m3_recompute_scratch(m, rows * width, sizeof *ids) : NULL;
     if (m->status) return;
     for (int64_t r = 0; r < rows; r++) {
-        const int64_t row = m3_value_row(v, from[r]), at = row * width, to = r * width;
+        const int64_t row = m3_known_row(v, from[r]), at = row * width, to = r * width;
         if (row < 0) {
             if (x) memset(x + to, 0, bytes);
             if (error) memset(error + to, 0, bytes);
@@ -102,8 +102,8 @@ int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struc
         *operand = M3_TAP_EXPERT_WEIGHTS, *operand_layer = layer;
         return 0;
     }
-    if (tap == M3_TAP_FUSED && i == 1 && s->the_case->pictures.P == 0) return -1;
-    return m3_graph_operand(operand, operand_layer, s->model, s->semantics, tap, layer, i);
+    const int none = m3_graph_operand(operand, operand_layer, s->model, s->semantics, tap, layer, i);
+    return none || m3_case_makes(s->the_case, *operand) ? none : -1;
 }
 
 static int has_operand(const struct m3_recomputing *m, int i)
@@ -120,12 +120,12 @@ static void rows_below(struct m3_recomputing *m, int64_t below)
     for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
         int all = 1;
         for (int i = 0; i < M3_OPERANDS && all; i++)
-            if (has_operand(m, i) && m3_is_by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
+            if (has_operand(m, i) && m3_is_by_row(m, i)) all = m3_known_row(m->operands[i], reads(m, i, number)) >= 0;
         if (all) m->numbers[m->rows++] = number;
     }
     for (int i = 0; i < M3_OPERANDS && m->rows == 0; i++)
         for (int64_t number = 0; has_operand(m, i) && m3_is_by_row(m, i) && number < rows; number++)
-            if (m3_value_row(m->operands[i], reads(m, i, number)) < 0)
+            if (m3_known_row(m->operands[i], reads(m, i, number)) < 0)
                 m3_recompute_missing_rows(m, i, reads(m, i, number), reads(m, i, rows));
 }
 
@@ -136,7 +136,7 @@ static int64_t places_of(const struct m3_recomputing *m, int i)
 {
     const int64_t p0 = m->setting->the_case->p0;
     int64_t end = m->setting->the_case->shift - p0;
-    while (m3_value_row(m->operands[i], end) >= 0) end++;
+    while (m3_known_row(m->operands[i], end) >= 0) end++;
     return end + p0;
 }
 
@@ -162,10 +162,10 @@ void m3_rows_with_keys(struct m3_recomputing *m)
 void m3_rows_of_pictures(struct m3_recomputing *m)
 {
     for (int i = 0; i < M3_OPERANDS && !m->out->missing[0]; i++) {
-        const struct m3_value *v = m->operands[i];
+        const struct m3_known *v = m->operands[i];
         int64_t end = v ? m->setting->the_case->pictures.P : 0;
         for (int64_t number = 0; number < end && !m->out->missing[0]; number++)
-            if (m3_value_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
+            if (m3_known_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
     }
     if (m->out->missing[0]) return;
     m->rows = m3_tap_rows(m->setting, m->tap, m->layer);

@@ -11,7 +11,7 @@ struct slot {
     int64_t layer;
     int64_t group;                  /* index of the first tap of its layer */
     int64_t sum;                    /* slot of the sum that it may read before it is rounded; -1 */
-    struct m3_value value;          /* with its own memory; rows 0: not known */
+    struct m3_known value;          /* with its own memory; rows 0: not known */
     int is_given, is_known;         /* was put by the caller; is known at present */
 };
 
@@ -80,17 +80,16 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
     return M3_OK;
 }
 
-static void free_value(struct m3_value *value)
+void m3_known_free(struct m3_known *known)
 {
-    void *all[] = { (void *)value->values, (void *)value->ids, value->off.error, value->off.variance,
-                    (void *)value->numbers };
+    void *all[] = { known->values, known->ids, known->off.error, known->off.variance, known->numbers, known->usable };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-    *value = (struct m3_value){ 0 };
+    *known = (struct m3_known){ 0 };
 }
 
 static void forget(struct slot *s)
 {
-    free_value(&s->value);
+    m3_known_free(&s->value);
     s->is_known = 0;
 }
 
@@ -144,7 +143,7 @@ static void *copy(const void *from, int64_t count, size_t size, int *short_of)
 }
 
 /* Adds the rounding of the dump to a tap that was used at a finer precision than it was dumped. */
-static int add_dump_rounding(struct m3_value *value, const char *name, double u, struct m3_error *error)
+static int add_dump_rounding(struct m3_known *value, const char *name, double u, struct m3_error *error)
 {
     const int64_t n = value->rows * value->width;
     struct m3_spread *off = &value->off;
@@ -158,16 +157,16 @@ static int add_dump_rounding(struct m3_value *value, const char *name, double u,
     return M3_OK;
 }
 
-int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_value *value,
+int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_known *value,
                   struct m3_error *error)
 {
     const int64_t at = slot_of(trace, tap, layer);
-    struct m3_value own = *value;
+    struct m3_known own = *value;
     char name[96] = "";
-    *value = (struct m3_value){ 0 };
+    *value = (struct m3_known){ 0 };
     m3_tap_name(name, sizeof name, tap, layer);
     if (at < 0) {
-        free_value(&own);
+        m3_known_free(&own);
         return m3_fail(error, M3_INTERNAL, "%s: got a value for it, expected a tap that this call makes", name);
     }
     struct slot *s = &trace->slots[at];
@@ -180,11 +179,11 @@ int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct
     return status;
 }
 
-int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
+int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_known *value,
                  struct m3_error *error)
 {
     const int64_t n = value->rows * value->width;
-    struct m3_value own = *value;
+    struct m3_known own = *value;
     int short_of = 0;
     own.values = copy(value->values, n, sizeof *value->values, &short_of);
     own.ids = copy(value->ids, n, sizeof *value->ids, &short_of);
@@ -192,31 +191,28 @@ int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const s
     own.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
     own.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
     if (!short_of) return m3_trace_take(trace, tap, layer, &own, error);
-    free_value(&own);
+    m3_known_free(&own);
     return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)n * sizeof(double));
 }
 
-const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
+const struct m3_known *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
 {
     const int64_t at = slot_of(trace, tap, layer);
     return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
 }
 
 /* A recomputed tap, whose memory it takes over: known up to its own allowance. */
-static struct m3_value value_of(const struct m3_trace *t, struct m3_recomputed *y)
+static struct m3_known value_of(const struct m3_trace *t, struct m3_recomputed *y)
 {
-    const int64_t n = y->rows * y->width;
+    const int64_t n = y->y.rows * y->y.width;
     const struct m3_bound bound = { .bound = y->bound, .walk = y->walk, .n = y->n, .f = y->f };
-    /* clang-format off */
-    struct m3_value value = { .values = y->y, .ids = y->ids, .rows = y->rows, .width = y->width,
-                              .numbers = y->numbers, .complete = y->numbers == NULL };
-    /* clang-format on */
-    y->y = NULL, y->ids = NULL, y->numbers = NULL;
+    struct m3_known value = y->y;
+    y->y = (struct m3_known){ .off = value.off };
+    value.off = (struct m3_spread){ NULL, NULL };
     if (!y->bound) return value;
-
     value.off = (struct m3_spread){ y->bound, y->walk };
     m3_allowance(y->bound, y->walk, &bound, n, m3_setting_arithmetic(&t->setting, n).u);
-    m3_propagate_add(&value.off, &y->extra, NULL, n);
+    m3_propagate_add(&value.off, &y->y.off, NULL, n);
     y->bound = NULL, y->walk = NULL;
     return value;
 }
@@ -248,9 +244,9 @@ struct asked {
 };
 
 /* The sum of a norm before its rounding, of the sum's known terms. Returns 0 in *is_made if one is not known. */
-static int unrounded_sum(struct m3_value *value, int *is_made, struct m3_trace *t, int64_t sum, struct m3_error *error)
+static int unrounded_sum(struct m3_known *value, int *is_made, struct m3_trace *t, int64_t sum, struct m3_error *error)
 {
-    const struct m3_value *terms[M3_OPERANDS] = { NULL };
+    const struct m3_known *terms[M3_OPERANDS] = { NULL };
     struct m3_setting setting = t->setting;
     struct m3_recomputed made = { 0 };
     int status = M3_OK, known = 1;
@@ -265,14 +261,14 @@ static int unrounded_sum(struct m3_value *value, int *is_made, struct m3_trace *
     setting.unrounded = 1;
     if (known)
         status = m3_recompute(&made, &setting, t->slots[sum].tap, t->slots[sum].layer, terms, 0, INT64_MAX, error);
-    *is_made = known && !status && !made.missing[0] && made.rows == t->slots[sum].value.rows;
+    *is_made = known && !status && !made.missing[0] && made.y.rows == t->slots[sum].value.rows;
     if (*is_made) *value = value_of(t, &made);
     m3_recomputed_free(&made);
     return status;
 }
 
 /* The stored sum, and its rounding as a spread: the sum before it was rounded is within. */
-static int widened_sum(struct m3_value *value, const struct m3_trace *t, int64_t sum, struct m3_error *error)
+static int widened_sum(struct m3_known *value, const struct m3_trace *t, int64_t sum, struct m3_error *error)
 {
     const struct slot *s = &t->slots[sum];
     const int64_t n = s->value.rows * s->value.width;
@@ -289,7 +285,7 @@ static int widened_sum(struct m3_value *value, const struct m3_trace *t, int64_t
 }
 
 /* What a norm may have read where its sum was given: as `asked` says for the requested tap, any of both for others. */
-static int read_sum(struct m3_value *value, struct m3_trace *t, int64_t at, const struct asked *asked,
+static int read_sum(struct m3_known *value, struct m3_trace *t, int64_t at, const struct asked *asked,
                     struct m3_error *error)
 {
     const int64_t sum = t->slots[at].sum;
@@ -303,8 +299,8 @@ static int read_sum(struct m3_value *value, struct m3_trace *t, int64_t at, cons
 static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
                      struct m3_error *error)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
-    struct m3_value sum = { 0 };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
+    struct m3_known sum = { 0 };
     *out = (struct m3_recomputed){ 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
         const int64_t from = operand_of(t, at, i);
@@ -328,7 +324,7 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     if (!status)
         status = m3_recompute(out, &setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
                               whole ? INT64_MAX : asked->end, error);
-    free_value(&sum);
+    m3_known_free(&sum);
     return status;
 }
 

@@ -59,7 +59,7 @@ static int check_tap(const struct m3_explaining *e)
     const char *name = e->to->name;
     if (where <= M3_WHERE_AFTER_VISION_LAYERS && !c->vision.present)
         return m3_fail(e->error, M3_USAGE, "--tap: got %s, but the model has no vision part", name);
-    if (where <= M3_WHERE_AFTER_VISION_LAYERS && e->how->the_case->pictures.P == 0)
+    if (!m3_case_makes(e->how->the_case, e->tap))
         return m3_fail(e->error, M3_USAGE, "--tap: got %s, but the case has no picture", name);
     if (where == M3_WHERE_EVERY_VISION_LAYER && e->layer >= c->vision.layers)
         return no_such_layer(name, c->vision.layers, e->error);

@@ -88,14 +88,15 @@ static int take(void *self, enum m3_tap tap, int64_t layer, const void *data, in
 /* A call whose rows begin at one row of the case. */
 static struct m3_request request_from(const struct m3_explaining *e, int64_t row)
 {
-    const struct m3_case *c = e->how->the_case;
-    /* clang-format off */
-    return (struct m3_request){ .ids = c->ids + row, .positions = c->positions + row, .T = c->T - row,
-                                .seen = c->seen, .semantics = e->how->semantics,
-                                .end_layer = m3_explain_end_layer(e->config, e->tap, e->layer),
-                                .linear = M3_LINEAR_ORDERED, .threads = e->how->threads,
-                                .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
-    /* clang-format on */
+    struct m3_request request = m3_case_request(e->how->the_case);
+    request.ids += row;
+    request.positions += row;
+    request.T -= row;
+    request.semantics = e->how->semantics;
+    request.end_layer = m3_explain_end_layer(e->config, e->tap, e->layer);
+    request.linear = M3_LINEAR_ORDERED;
+    request.threads = e->how->threads;
+    return request;
 }
 
 static int run(struct m3_explaining *e)
@@ -170,7 +171,7 @@ static void inputs(struct m3_explaining *e, struct m3_tap_request *r)
     for (int i = 0; i < M3_TAP_INPUTS && (input = m3_call_input(call, i)) != NULL; i++) {
         const int64_t row = e->row + (i == 0 ? call->shift : 0);
         const struct m3_tap_values *kept = find(e, input->tap, input->layer);
-        if (input->tap == M3_TAP_PROJECTOR_OUT && e->how->the_case->pictures.P == 0) continue;
+        if (!m3_case_makes(e->how->the_case, input->tap)) continue;
         r->in[i] = m3_kept_row(e, input->tap, input->layer, kept && kept->first < row ? kept->first : row);
     }
 }

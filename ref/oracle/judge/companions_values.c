@@ -17,9 +17,9 @@ static int append(struct m3_companions_writer *c, const struct m3_watched *w, en
 static void whole_allowance(struct m3_recomputed *made, double u)
 {
     const double steps = (double)(made->n + made->f);
-    for (int64_t i = 0; i < made->rows * made->width; i++) {
-        made->bound[i] = (m3_bound_allowed(made->bound[i], steps, u) + made->extra.error[i]) / u;
-        made->walk[i] = sqrt(made->walk[i] * made->walk[i] + 3 * made->extra.variance[i] / (u * u));
+    for (int64_t i = 0; i < made->y.rows * made->y.width; i++) {
+        made->bound[i] = (m3_bound_allowed(made->bound[i], steps, u) + made->y.off.error[i]) / u;
+        made->walk[i] = sqrt(made->walk[i] * made->walk[i] + 3 * made->y.off.variance[i] / (u * u));
     }
     made->n = 0, made->f = 1;
 }
@@ -31,20 +31,21 @@ static int write_bounds(struct m3_companions_writer *c, const struct m3_watched 
     char name[96] = "";
     m3_tap_name(name, sizeof name, w->tap, w->layer);
     int status = m3_trace_recompute_rows(&made, c->trace, w->tap, w->layer, row, row + rows, error);
-    if (!status && made.extra.error) whole_allowance(&made, m3_setting_arithmetic(&c->setting, 1).u);
-    if (!status && (made.missing[0] || made.rows != rows || made.n != w->n || made.f != w->f))
-        status = m3_fail(error, M3_INTERNAL,
-                         "%s: bounds of %" PRId64 " rows with %" PRId64 " + %" PRId64 " steps, expected %" PRId64
-                         " with %" PRId64 " + %" PRId64 "; missing: %s",
-                         name, made.rows, made.n, made.f, rows, w->n, w->f, made.missing[0] ? made.missing : "nothing");
-    if (!status) status = append(c, w, M3_COMPANION_BOUND, made.bound, rows * made.width, error);
-    if (!status) status = append(c, w, M3_COMPANION_WALK, made.walk, rows * made.width, error);
+    if (!status && made.y.off.error) whole_allowance(&made, m3_setting_arithmetic(&c->setting, 1).u);
+    if (!status && (made.missing[0] || made.y.rows != rows || made.n != w->n || made.f != w->f))
+        status =
+            m3_fail(error, M3_INTERNAL,
+                    "%s: bounds of %" PRId64 " rows with %" PRId64 " + %" PRId64 " steps, expected %" PRId64
+                    " with %" PRId64 " + %" PRId64 "; missing: %s",
+                    name, made.y.rows, made.n, made.f, rows, w->n, w->f, made.missing[0] ? made.missing : "nothing");
+    if (!status) status = append(c, w, M3_COMPANION_BOUND, made.bound, rows * made.y.width, error);
+    if (!status) status = append(c, w, M3_COMPANION_WALK, made.walk, rows * made.y.width, error);
     m3_recomputed_free(&made);
     return status;
 }
 
 /* Input i of the call that makes the tap; NULL: there is none. */
-static const struct m3_value *input_of(const struct m3_companions_writer *c, const struct m3_watched *w, int i)
+static const struct m3_known *input_of(const struct m3_companions_writer *c, const struct m3_watched *w, int i)
 {
     const struct m3_node *node = m3_graph_node(c->setting.model, c->setting.semantics, w->tap, w->layer);
     const struct m3_node *input = m3_call_input(node, i);
@@ -54,7 +55,7 @@ static const struct m3_value *input_of(const struct m3_companions_writer *c, con
 /* Writes the gains of a probed tap, from its input, selections and weights. */
 static int write_probed(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T, struct m3_error *error)
 {
-    const struct m3_value *x = input_of(c, w, 0), *ids = input_of(c, w, 1), *p = input_of(c, w, 2);
+    const struct m3_known *x = input_of(c, w, 0), *ids = input_of(c, w, 1), *p = input_of(c, w, 2);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *gain = malloc((size_t)n * sizeof *gain + 1);
     double *ones = malloc((size_t)(T * c->setting.model->config.K) * sizeof *ones + 1);
@@ -73,7 +74,7 @@ static int write_probed(struct m3_companions_writer *c, const struct m3_watched 
 static int write_intermediates(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T,
                                struct m3_error *error)
 {
-    const struct m3_value *x = input_of(c, w, 0), *ids = input_of(c, w, 1);
+    const struct m3_known *x = input_of(c, w, 0), *ids = input_of(c, w, 1);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *values = malloc((size_t)(2 * n) * sizeof *values + 1);
     int status = values ? m3_intermediates(values, values + n, &c->setting, w->tap, w->layer, x->values,
@@ -125,7 +126,7 @@ static int write_margins(struct m3_companions_writer *c, const struct m3_watched
                          struct m3_error *error)
 {
     const enum m3_tap of = w->tap == M3_TAP_EXPERTS ? M3_TAP_ROUTER_SCORES : M3_TAP_INDEX_BLOCK_SCORES;
-    const struct m3_value *scores = m3_trace_get(c->trace, of, w->layer);
+    const struct m3_known *scores = m3_trace_get(c->trace, of, w->layer);
     const struct m3_config *config = &c->setting.model->config;
     const int64_t decisions = rows * (w->tap == M3_TAP_EXPERTS ? 1 : config->G);
     const struct m3_weight *bias = m3_graph_weight(c->setting.model, c->setting.semantics, w->tap, w->layer, 0);

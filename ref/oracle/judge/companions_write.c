@@ -86,12 +86,13 @@ static const void *cached_places(const struct m3_companions_writer *c, const str
 }
 
 /* Puts a whole tap and the cached places before it into the trace. */
-static int put(struct m3_companions_writer *c, const struct m3_watched *w, const double *values, const int32_t *ids,
+static int put(struct m3_companions_writer *c, const struct m3_watched *w, double *values, const int32_t *ids,
                int64_t rows, struct m3_error *error)
 {
     const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer), p0 = c->the_case->p0, all = p0 + rows;
     const void *cached = cached_places(c, w);
-    struct m3_value value = { .values = values, .ids = ids, .rows = rows, .width = width, .complete = 1 };
+    /* m3_trace_put reads the arrays and copies them. */
+    struct m3_known value = { .values = values, .ids = (int32_t *)(uintptr_t)ids, .rows = rows, .width = width };
     if (!cached) return m3_trace_put(c->trace, w->tap, w->layer, &value, error);
     double *places = malloc((size_t)(all * width) * sizeof *places + 1);
     int64_t *numbers = malloc((size_t)all * sizeof *numbers + 1);
@@ -153,7 +154,7 @@ static int put_hidden(struct m3_companions_writer *c, enum m3_tap tap, int64_t l
     double *values = malloc((size_t)(T * H) * sizeof *values + 1);
     if (!values) return m3_fail_memory(error, "hidden states", (size_t)(T * H) * sizeof *values);
     widen(values, hidden, T * H, c->real_bytes);
-    const struct m3_value value = { .values = values, .rows = T, .width = H, .complete = 1 };
+    const struct m3_known value = { .values = values, .rows = T, .width = H };
     int status = m3_trace_put(c->trace, tap, layer, &value, error);
     free(values);
     return status;

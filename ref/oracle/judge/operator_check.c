@@ -157,7 +157,7 @@ static int gather(struct m3_side_by_side *s, const struct m3_operator_check *che
     int status = m3_side_by_side_room(s, got->count, got->shape[0], got->name, error);
     for (int64_t r = 0; r < got->shape[0] && status == M3_OK; r++) {
         double *row = m3_side_by_side_row(s, recomputed, m3_row_number(rows, r), dumped);
-        if (row != NULL) m3_expand_f64(row, &all, 0, r * recomputed->width, recomputed->width);
+        if (row != NULL) m3_expand_f64(row, &all, 0, r * recomputed->y.width, recomputed->y.width);
     }
     return status;
 }
@@ -176,8 +176,8 @@ static int judge_recomputed(struct m3_operator_check_result *found, const struct
         const int64_t worst = found->tiers.worst;
         status = measure_precision(found, &s, m->got->name, error);
         if (status == M3_OK) status = test_parameters(found, check, &s, m, recomputed->suspect != NULL, error);
-        found->row = worst < 0 ? -1 : s.numbers[worst / recomputed->width];
-        found->rest = worst < 0 ? 0 : worst % recomputed->width;
+        found->row = worst < 0 ? -1 : s.numbers[worst / recomputed->y.width];
+        found->rest = worst < 0 ? 0 : worst % recomputed->y.width;
     }
     m3_side_by_side_free(&s);
     return status;
@@ -218,7 +218,7 @@ int m3_operator_check_judge(struct m3_operator_check_result *found, struct m3_op
     if (status != M3_OK) return status;
     if (m3_operator_check_fitting(check, tap, matched->layer) == NULL || m3_holds_ids(matched->got)) return M3_OK;
     status = m3_trace_recompute(&recomputed, check->trace, tap, matched->layer, &ignored);
-    const int is_recomputed = status == M3_OK && recomputed.missing[0] == 0 && recomputed.y != NULL;
+    const int is_recomputed = status == M3_OK && recomputed.missing[0] == 0 && recomputed.y.values != NULL;
     if (is_recomputed) status = judge_recomputed(found, check, matched, &recomputed, error);
     for (int as = 1; as < M3_HYPOTHESES && is_recomputed && status == M3_OK; as++)
         status = try_as(found, check, matched, as, error);

@@ -73,10 +73,10 @@ static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, 
             ids ? read_ids(to, lists, check, t, tap, layer, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
     }
     if (status == M3_OK && kept > 0) {
-        struct m3_value value = { .rows = kept, .width = width, .complete = kept == all };
+        struct m3_known value = { .rows = kept, .width = width };
         if (ids) value.ids = (int32_t *)(void *)values;
         else value.values = (double *)(void *)values;
-        if (!value.complete) value.numbers = numbers;
+        if (kept < all) value.numbers = numbers;
         status = m3_trace_put(check->trace, tap, layer, &value, error);
     }
     free(values);

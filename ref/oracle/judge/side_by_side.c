@@ -46,16 +46,15 @@ static int has_nan(const double *x, int64_t n)
 double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,
                             double dumped)
 {
-    const struct m3_value rows = { .rows = recomputed->rows, .numbers = recomputed->numbers };
-    const int64_t width = recomputed->width, at = m3_value_row(&rows, number) * width, to = s->count;
+    const int64_t width = recomputed->y.width, at = m3_known_row(&recomputed->y, number) * width, to = s->count;
     const size_t bytes = (size_t)width * sizeof(double);
-    if (at < 0 || has_nan(recomputed->y + at, width)) return NULL;
-    memcpy(s->want + to, recomputed->y + at, bytes);
+    if (at < 0 || has_nan(recomputed->y.values + at, width)) return NULL;
+    memcpy(s->want + to, recomputed->y.values + at, bytes);
     memcpy(s->bound + to, recomputed->bound + at, bytes);
     memcpy(s->walk + to, recomputed->walk + at, bytes);
     if (recomputed->suspect != NULL) memcpy(s->suspect + to, recomputed->suspect + at, bytes);
-    if (recomputed->extra.error != NULL) memcpy(s->error + to, recomputed->extra.error + at, bytes);
-    if (recomputed->extra.error != NULL) memcpy(s->variance + to, recomputed->extra.variance + at, bytes);
+    if (recomputed->y.off.error != NULL) memcpy(s->error + to, recomputed->y.off.error + at, bytes);
+    if (recomputed->y.off.error != NULL) memcpy(s->variance + to, recomputed->y.off.variance + at, bytes);
     for (int64_t i = to; i < to + width && dumped > 0; i++)
         if (isfinite(s->want[i])) m3_side_by_side_add(s, i, dumped * fabs(s->want[i]));
     s->numbers[s->rows++] = number;
@@ -66,14 +65,14 @@ double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recompute
 int m3_side_by_side_view(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, double *got,
                          int64_t *numbers, int64_t rows)
 {
-    if (rows != recomputed->rows || has_nan(recomputed->y, rows * recomputed->width)) return 0;
+    if (rows != recomputed->y.rows || has_nan(recomputed->y.values, rows * recomputed->y.width)) return 0;
     for (int64_t r = 0; r < rows; r++)
-        if (numbers[r] != (recomputed->numbers ? recomputed->numbers[r] : r)) return 0;
+        if (numbers[r] != (recomputed->y.numbers ? recomputed->y.numbers[r] : r)) return 0;
     /* clang-format off */
-    *s = (struct m3_side_by_side){ .got = got, .want = recomputed->y, .bound = recomputed->bound,
+    *s = (struct m3_side_by_side){ .got = got, .want = recomputed->y.values, .bound = recomputed->bound,
                                    .walk = recomputed->walk, .suspect = recomputed->suspect,
-                                   .error = recomputed->extra.error, .variance = recomputed->extra.variance,
-                                   .numbers = numbers, .rows = rows, .count = rows * recomputed->width };
+                                   .error = recomputed->y.off.error, .variance = recomputed->y.off.variance,
+                                   .numbers = numbers, .rows = rows, .count = rows * recomputed->y.width };
     /* clang-format on */
     return 1;
 }

@@ -8,14 +8,13 @@
 static void take_allowed(double *allowed, const struct m3_recomputed *made, const int64_t *rows, int64_t count,
                          const struct m3_setting *setting)
 {
-    const double u = m3_setting_arithmetic(setting, made->rows * made->width).u;
-    const struct m3_value held = { .rows = made->rows, .numbers = made->numbers };
+    const double u = m3_setting_arithmetic(setting, made->y.rows * made->y.width).u;
     for (int64_t r = 0; r < count; r++) {
-        const int64_t at = m3_value_row(&held, rows ? rows[r] : r) * made->width;
-        for (int64_t i = 0; i < made->width; i++) {
-            double *to = &allowed[r * made->width + i];
+        const int64_t at = m3_known_row(&made->y, rows ? rows[r] : r) * made->y.width;
+        for (int64_t i = 0; i < made->y.width; i++) {
+            double *to = &allowed[r * made->y.width + i];
             *to = at < 0 ? NAN : m3_bound_allowed(made->bound[at + i], (double)(made->n + made->f), u);
-            if (at >= 0 && made->extra.error) *to += made->extra.error[at + i];
+            if (at >= 0 && made->y.off.error) *to += made->y.off.error[at + i];
         }
     }
 }
@@ -62,7 +61,7 @@ int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, 
         if (!status) status = m3_trace_recompute(&made, trace, row->tap, m3_fragment_layer(f, row->tap), error);
     }
     if (!status && made.missing[0]) nothing_allowed(allowed, f, row, rows ? count : m3_fragment_rows(f));
-    else if (!status) take_allowed(allowed, &made, rows, rows ? count : made.rows, &setting);
+    else if (!status) take_allowed(allowed, &made, rows, rows ? count : made.y.rows, &setting);
     m3_recomputed_free(&made);
     m3_trace_free(trace);
     m3_given_free(&call);

@@ -176,7 +176,7 @@ static int judge_without_tap(struct checking *c, int i)
     int64_t shape[M3_MAX_RANK];
     m3_fragment_shape(shape, c->f, output);
     int status = m3_recompute_without_tap(&made, &c->setting, c->f, output, listed, c->results->count, c->error);
-    const int64_t rows = listed ? c->results->count : made.rows, width = made.width;
+    const int64_t rows = listed ? c->results->count : made.y.rows, width = made.y.width;
     const struct m3_weight given = { .data = t->data, .dtype = t->dtype, .rows = t->shape[0], .cols = width };
     if (!status) status = m3_side_by_side_room(&s, rows * width, rows, output->name, c->error);
     for (int64_t r = 0; !status && r < rows; r++) {

@@ -50,9 +50,9 @@ static void add_store(const struct judging *j, const char *point)
 {
     const struct m3_recomputed *out = j->out;
     const double u = stored(j, point);
-    struct m3_spread extra = out->extra;
+    struct m3_spread extra = out->y.off;
     if (u > 0)
-        m3_propagate_store(&extra, out->y, out->rows * out->width, u,
+        m3_propagate_store(&extra, out->y.values, out->y.rows * out->y.width, u,
                            m3_store_floor(m3_profile_dtype(j->setting->profile, point)));
 }
 
@@ -64,21 +64,22 @@ static int judge_angles(const struct judging *j, int is_sin)
     const struct m3_fragment *f = j->f;
     struct m3_recomputed *out = j->out;
     const struct m3_tensor *places = operand_of(f, M3_ROLE_PLACES, M3_TAPS);
-    const int64_t R = 2 * out->width, n = out->rows * out->width;
+    const int64_t R = 2 * out->y.width, n = out->y.rows * out->y.width;
     const double theta = places ? f->model.config.vision.rope_theta : f->model.config.rope_theta;
     double *other = malloc(((size_t)n + 1) * sizeof *other), *angle = malloc(((size_t)n + 1) * sizeof *angle);
     int64_t *at = places ? malloc((size_t)places->count * sizeof *at + 1) : NULL;
     int status = M3_OK;
     if (!other || !angle || (places && !at)) status = m3_fail_memory(j->error, "angles", (size_t)n * sizeof *other);
     for (int64_t i = 0; !status && places && i < places->count; i++) at[i] = m3_id_at(places, i);
-    double *cos = is_sin ? other : out->y, *sin = is_sin ? out->y : other;
+    double *cos = is_sin ? other : out->y.values, *sin = is_sin ? out->y.values : other;
     if (!status && places)
-        status = m3_bound_angles_3d(j->setting->ctx, cos, sin, angle, at, out->rows, R, theta, &j->how);
+        status = m3_bound_angles_3d(j->setting->ctx, cos, sin, angle, at, out->y.rows, R, theta, &j->how);
     else if (!status)
-        status = m3_bound_angles(j->setting->ctx, cos, sin, angle, f->the_case.positions, out->rows, R, theta, &j->how);
+        status =
+            m3_bound_angles(j->setting->ctx, cos, sin, angle, f->the_case.positions, out->y.rows, R, theta, &j->how);
     out->f = j->how.c_turn;
     for (int64_t i = 0; !status && i < n; i++) {
-        out->bound[i] = fabs(out->y[i]) + angle[i] / (j->how.u * (double)out->f);
+        out->bound[i] = fabs(out->y.values[i]) + angle[i] / (j->how.u * (double)out->f);
         out->walk[i] = sqrt((double)out->f) * out->bound[i];
     }
     free(other);
@@ -100,14 +101,14 @@ static int judge_rotation(const struct judging *j)
     double *x = reals(operand_of(f, M3_ROLE_TAP, M3_TAP_Q_NORM), j->error);
     double *cos = reals(operand_of(f, M3_ROLE_COS, M3_TAPS), j->error);
     double *sin = reals(operand_of(f, M3_ROLE_SIN, M3_TAPS), j->error);
-    const int64_t heads = out->width / c->D;
+    const int64_t heads = out->y.width / c->D;
     int status = x && cos && sin ? M3_OK : M3_INTERNAL;
     how.c_turn = 0;
     if (!status) {
-        struct m3_spread extra = out->extra;
-        m3_bound_rope(j->setting->ctx, &bound, x, cos, sin, NULL, out->rows, heads, c->D, c->R, &how);
+        struct m3_spread extra = out->y.off;
+        m3_bound_rope(j->setting->ctx, &bound, x, cos, sin, NULL, out->y.rows, heads, c->D, c->R, &how);
         out->f = bound.f;
-        status = m3_propagate_rope(j->setting->ctx, &extra, x, NULL, cos, sin, out->rows, heads, c->D, c->R, 0,
+        status = m3_propagate_rope(j->setting->ctx, &extra, x, NULL, cos, sin, out->y.rows, heads, c->D, c->R, 0,
                                    stored(j, "layers.0.rope.product"));
     }
     free(x);
@@ -125,13 +126,13 @@ static int take_values(const struct judging *j, const struct m3_operand_row *out
     const struct m3_evaluation_how how = { .engine = m3_engine_f64(),
                                            .threads = j->setting->ctx->threads,
                                            .linear = M3_LINEAR_ORDERED,
-                                           .rows = j->out->numbers,
-                                           .count = j->out->rows };
+                                           .rows = j->out->y.numbers,
+                                           .count = j->out->y.rows };
     struct m3_evaluation values;
     int status = m3_evaluate(&values, j->f, &how, j->error);
     for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS; i++) {
         if (&j->f->op->outputs[i] != output) continue;
-        memcpy(j->out->y, values.outputs[i].data, (size_t)values.outputs[i].bytes);
+        memcpy(j->out->y.values, values.outputs[i].data, (size_t)values.outputs[i].bytes);
     }
     m3_evaluation_free(&values);
     return status;
@@ -142,9 +143,9 @@ static int judge_noise(const struct judging *j)
 {
     struct m3_recomputed *out = j->out;
     out->f = 2;
-#pragma omp parallel for num_threads(m3_team(j->setting->ctx, out->rows * out->width))
-    for (int64_t i = 0; i < out->rows * out->width; i++) {
-        out->bound[i] = fabs(out->y[i]);
+#pragma omp parallel for num_threads(m3_team(j->setting->ctx, out->y.rows * out->y.width))
+    for (int64_t i = 0; i < out->y.rows * out->y.width; i++) {
+        out->bound[i] = fabs(out->y.values[i]);
         out->walk[i] = sqrt(2.0) * out->bound[i];
     }
     add_store(j, "layers.0.mlp_norm");
@@ -159,7 +160,7 @@ static int judge_gradient(const struct judging *j, const struct m3_operand_row *
     const double u = j->how.u, more = (1 + 0x1p-53 / u) / u, least = 64 * m3_bound_eta(u) / u;
     const int status = m3_bound_derivative(out->bound, j->f, output, j->setting, &j->how, j->error);
     out->f = 1;
-    for (int64_t i = 0; !status && i < out->rows * out->width; i++) {
+    for (int64_t i = 0; !status && i < out->y.rows * out->y.width; i++) {
         if (out->bound[i] > 0) out->bound[i] = out->bound[i] * more + least;
         out->walk[i] = out->bound[i];
     }
@@ -175,8 +176,8 @@ static int choose_rows(struct m3_recomputed *out, const struct m3_operand_row *o
     int64_t *numbers = malloc((size_t)count * sizeof *numbers + 1);
     if (!numbers) return m3_fail_memory(error, output->name, (size_t)count * sizeof *numbers);
     memcpy(numbers, rows, (size_t)count * sizeof *numbers);
-    out->numbers = numbers;
-    out->rows = count;
+    out->y.numbers = numbers;
+    out->y.rows = count;
     return M3_OK;
 }
 
@@ -187,17 +188,17 @@ int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting 
     int64_t shape[M3_MAX_RANK], width = 1;
     const int rank = m3_fragment_shape(shape, f, output);
     for (int i = 1; i < rank; i++) width *= shape[i];
-    *out = (struct m3_recomputed){ .rows = shape[0], .width = width };
+    *out = (struct m3_recomputed){ .y.rows = shape[0], .y.width = width };
     int status = choose_rows(out, output, rows, count, error);
     if (status) return status;
-    const size_t room = (size_t)(out->rows * width) + 1;
-    out->y = m3_room(room, sizeof *out->y);
+    const size_t room = (size_t)(out->y.rows * width) + 1;
+    out->y.values = m3_room(room, sizeof *out->y.values);
     out->bound = m3_room(room, sizeof *out->bound);
     out->walk = m3_room(room, sizeof *out->walk);
-    out->extra = (struct m3_spread){ m3_room(room, sizeof(double)), m3_room(room, sizeof(double)) };
-    if (!out->y || !out->bound || !out->walk || !out->extra.error || !out->extra.variance)
-        return m3_fail_memory(error, output->name, room * sizeof *out->y);
-    const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->rows * width), error };
+    out->y.off = (struct m3_spread){ m3_room(room, sizeof(double)), m3_room(room, sizeof(double)) };
+    if (!out->y.values || !out->bound || !out->walk || !out->y.off.error || !out->y.off.variance)
+        return m3_fail_memory(error, output->name, room * sizeof *out->y.values);
+    const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->y.rows * width), error };
     if (output->role == M3_ROLE_COS || output->role == M3_ROLE_SIN)
         return judge_angles(&j, output->role == M3_ROLE_SIN);
     status = take_values(&j, output);

@@ -176,16 +176,12 @@ static int make_question(struct checking *c, struct m3_server *r, struct m3_erro
 
 static struct m3_request request_of(const struct m3_setting *s)
 {
-    const struct m3_case *c = s->the_case;
-    return (struct m3_request){ .ids = c->ids,
-                                .positions = c->positions,
-                                .T = c->T,
-                                .seen = c->seen,
-                                .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
-                                .end_layer = s->model->config.layers,
-                                .semantics = s->semantics,
-                                .linear = s->ctx->linear,
-                                .threads = s->ctx->threads };
+    struct m3_request request = m3_case_request(s->the_case);
+    request.end_layer = s->model->config.layers;
+    request.semantics = s->semantics;
+    request.linear = s->ctx->linear;
+    request.threads = s->ctx->threads;
+    return request;
 }
 
 static int run_truth(struct checking *c, struct m3_error *error)

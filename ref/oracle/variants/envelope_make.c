@@ -88,16 +88,13 @@ static double relative(const struct distance *distance)
 
 struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan)
 {
-    const struct m3_case *c = plan->c;
-    /* clang-format off */
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .shift = c->shift,
-                                  .first_layer = plan->first_layer, .hidden = plan->hidden,
-                                  .end_layer = plan->end_layer > 0 ? plan->end_layer : plan->model->config.layers,
-                                  .semantics = plan->semantics,
-                                  .linear = plan->linear, .threads = plan->threads };
-    /* clang-format on */
-    if (c->pictures.P > 0) request.pictures = &c->pictures;
+    struct m3_request request = m3_case_request(plan->c);
+    request.first_layer = plan->first_layer;
+    request.hidden = plan->hidden;
+    request.end_layer = plan->end_layer > 0 ? plan->end_layer : plan->model->config.layers;
+    request.semantics = plan->semantics;
+    request.linear = plan->linear;
+    request.threads = plan->threads;
     return request;
 }
 

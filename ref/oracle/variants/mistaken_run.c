@@ -279,15 +279,13 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
 
     int status = mistake && mistake->reading ? m3_semantics_set(&run->semantics, mistake->reading, error) : M3_OK;
     if (!status && run->change->prepare) status = run->change->prepare(run, error);
-    /* clang-format off */
-    run->request = (struct m3_request){
-        .ids = the_case->ids, .positions = the_case->positions, .T = the_case->T, .seen = the_case->seen,
-        .shift = the_case->shift, .pictures = the_case->pictures.P ? &the_case->pictures : NULL,
-        .end_layer = run->model.config.layers,
-        .semantics = &run->semantics, .linear = M3_LINEAR_BLAS, .threads = 1, .replacement = &run->replacement,
-        .force = &run->force,
-    };
-    /* clang-format on */
+    run->request = m3_case_request(the_case);
+    run->request.end_layer = run->model.config.layers;
+    run->request.semantics = &run->semantics;
+    run->request.linear = M3_LINEAR_BLAS;
+    run->request.threads = 1;
+    run->request.replacement = &run->replacement;
+    run->request.force = &run->force;
     if (status) {
         m3_mistake_remove(run);
         *out = NULL;

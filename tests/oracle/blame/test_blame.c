@@ -34,7 +34,7 @@ static int is_kept(const struct cut *cut, enum m3_tap tap, int64_t layer)
 }
 
 static void declare(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap, int64_t layer,
-                    const struct m3_value *v)
+                    const struct m3_known *v)
 {
     int64_t shape[M3_MAX_RANK] = { kept_rows(cut, tap, v->rows) }, rest = v->width;
     const char *letters = m3_tap_table[tap].shape;
@@ -48,7 +48,7 @@ static void declare(struct m3_writer *writer, const struct cut *cut, enum m3_tap
     ck_assert_int_eq(m3_writer_tensor(writer, name, v->ids ? M3_I32 : M3_F32, rank, shape, &p.error), 0);
 }
 
-static void write_values(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap, const struct m3_value *v)
+static void write_values(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap, const struct m3_known *v)
 {
     const int64_t rows = kept_rows(cut, tap, v->rows);
     const int cuts = cut->rows && m3_tap_table[tap].shape[0] == 'T';

@@ -7,22 +7,22 @@ static struct pass p;
 /* The verdict on one tap, recomputed from the others; its truth gets a defect if asked. */
 static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
-    const struct m3_value *got = pass_value(&p, tap, layer);
+    const struct m3_known *got = pass_value(&p, tap, layer);
     pass_operands(&p, operands, tap, layer);
     ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
                   p.error.text);
     ck_assert_msg(!made.missing[0], "%s: %s is missing", m3_tap_table[tap].name, made.missing);
-    ck_assert(made.rows == got->rows && made.width == got->width && !made.numbers && !made.extra.error);
+    ck_assert(made.y.rows == got->rows && made.y.width == got->width && !made.y.numbers && !made.y.off.error);
 
     int64_t n, f;
     const struct m3_arithmetic how = m3_setting_arithmetic(&p.setting, 1);
     m3_steps(&n, &f, p.model, &p.semantics, tap, layer, &how);
     ck_assert_msg(made.n == n && made.f == f, "%s: bounds say %d + %d, the graph %d + %d", m3_tap_table[tap].name,
                   (int)made.n, (int)made.f, (int)n, (int)f);
-    const int64_t count = made.rows * made.width;
-    if (wrong) made.y[count / 2] = made.y[count / 2] * 1.01 + 1e-3;
+    const int64_t count = made.y.rows * made.y.width;
+    if (wrong) made.y.values[count / 2] = made.y.values[count / 2] * 1.01 + 1e-3;
     const struct m3_tier_result result = judge_made(&made, got->values);
     m3_recomputed_free(&made);
     return result;

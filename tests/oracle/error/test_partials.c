@@ -88,20 +88,20 @@ static double one_number; /* the share of elements of the last tap that can have
 
 static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double *got, int ranks, const char *reduce)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
     open_profile(ranks, reduce);
     pass_operands(&p, operands, tap, layer);
     ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
                   p.error.text);
     const struct m3_two_sides values = {
-        .reference = made.y,
+        .reference = made.y.values,
         .candidate = got,
         .bound = made.bound,
         .walk = made.walk,
-        .extra = made.extra.error,
-        .extra_variance = made.extra.variance,
-        .count = made.rows * made.width,
+        .extra = made.y.off.error,
+        .extra_variance = made.y.off.variance,
+        .count = made.y.rows * made.y.width,
         .n = made.n,
         .f = made.f,
         .u = 0x1p-24,
@@ -109,7 +109,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
     };
     const struct m3_tier_result result = m3_verdict_of(&values);
     int64_t count = 0;
-    for (int64_t i = 0; i < values.count; i++) count += made.extra.error[i] == 0;
+    for (int64_t i = 0; i < values.count; i++) count += made.y.off.error[i] == 0;
     one_number = (double)count / (double)values.count;
     m3_recomputed_free(&made);
     m3_profile_close(profile);
@@ -120,7 +120,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
 /* The tap's operand, rounded in place to what a bf16 engine stores; as floats too. */
 static float *rounded_input(enum m3_tap tap, int64_t layer)
 {
-    struct m3_value *v = pass_value(&p, tap, layer);
+    struct m3_known *v = pass_value(&p, tap, layer);
     const int64_t n = v->rows * v->width;
     double *values = doubles(n);
     float *x = floats(n);
@@ -232,7 +232,7 @@ END_TEST
  * Seen to fail with parts of taps that are stored in floats. */
 START_TEST(floats_only)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     write_text(in_folder("own.json"), "{\"name\": \"x\", \"u\": \"f32\", \"partials\": {\"*.attn_out\": "
@@ -241,7 +241,7 @@ START_TEST(floats_only)
     p.setting.profile = profile;
     pass_operands(&p, operands, M3_TAP_ATTN_OUT, 0);
     ck_assert_int_eq(m3_recompute(&made, &p.setting, M3_TAP_ATTN_OUT, 0, operands, 0, INT64_MAX, &p.error), 0);
-    ck_assert(made.extra.error == NULL);
+    ck_assert(made.y.off.error == NULL);
     m3_recomputed_free(&made);
     m3_profile_close(profile);
     pass_end(&p);

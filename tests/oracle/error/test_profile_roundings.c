@@ -37,12 +37,13 @@ static struct m3_tier_result judge(const struct m3_recomputed *made, const doubl
 {
     /* clang-format off */
     const struct m3_two_sides tap = {
-        .reference = made->y, .candidate = got, .bound = made->bound, .walk = made->walk, .suspect = made->suspect,
-        .extra = made->extra.error, .extra_variance = made->extra.variance, .count = made->rows * made->width,
+        .reference = made->y.values, .candidate = got, .bound = made->bound, .walk = made->walk,
+        .suspect = made->suspect,
+        .extra = made->y.off.error, .extra_variance = made->y.off.variance, .count = made->y.rows * made->y.width,
         .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_BF16,
     };
     /* clang-format on */
-    ck_assert(made->y != NULL);
+    ck_assert(made->y.values != NULL);
     return m3_verdict_of(&tap);
 }
 
@@ -80,22 +81,22 @@ struct stream {
     int64_t rows, H;
 };
 
-static double *stored(const struct m3_value *v)
+static double *stored(const struct m3_known *v)
 {
     double *x = doubles(v->rows * v->width);
     for (int64_t i = 0; i < v->rows * v->width; i++) x[i] = bf16(v->values[i]);
     return x;
 }
 
-static void put(struct stream *s, enum m3_tap tap, int64_t layer, const double *x)
+static void put(struct stream *s, enum m3_tap tap, int64_t layer, double *x)
 {
-    const struct m3_value value = { .values = x, .rows = s->rows, .width = s->H, .complete = 1 };
+    const struct m3_known value = { .values = x, .rows = s->rows, .width = s->H };
     ck_assert_int_eq(m3_trace_put(s->trace, tap, layer, &value, &p.error), 0);
 }
 
 static struct stream stream_of(int terms)
 {
-    const struct m3_value *before = pass_value(&p, M3_TAP_OUT, 0), *added = pass_value(&p, M3_TAP_ATTN_OUT, 1);
+    const struct m3_known *before = pass_value(&p, M3_TAP_OUT, 0), *added = pass_value(&p, M3_TAP_ATTN_OUT, 1);
     struct stream s = { .rows = before->rows, .H = before->width };
     const int64_t n = s.rows * s.H;
     s.a = stored(before), s.b = stored(added), s.y = doubles(n), s.w = doubles(s.H);
@@ -210,10 +211,10 @@ static void attend(double *o, const double *q, const double *k, const double *v,
     free(w);
 }
 
-static struct m3_tier_result judge_attention(const struct m3_value *q, const struct m3_value *k,
-                                             const struct m3_value *v, const double *o)
+static struct m3_tier_result judge_attention(const struct m3_known *q, const struct m3_known *k,
+                                             const struct m3_known *v, const double *o)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { q, k, v };
+    const struct m3_known *operands[M3_OPERANDS] = { q, k, v };
     struct m3_recomputed made;
     ck_assert_int_eq(m3_recompute(&made, &p.setting, M3_TAP_ATTN, 0, operands, 0, INT64_MAX, &p.error), 0);
     ck_assert_msg(!made.missing[0], "%s", made.missing);
@@ -240,9 +241,9 @@ static const struct {
 START_TEST(cache)
 {
     begin(caches[_i].profile);
-    const struct m3_value *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
+    const struct m3_known *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
                                        pass_value(&p, M3_TAP_V_PROJ, 0) };
-    struct m3_value taps[3];
+    struct m3_known taps[3];
     double *kept[3], scale = caches[_i].scale;
     const int64_t T = given[0]->rows, width = given[1]->width;
     for (int i = 0; i < 3; i++) {

@@ -6,13 +6,13 @@
 static struct pass p;
 
 /* Recomputed from what `known` gives; NULL where the case has no such tap. */
-typedef const struct m3_value *(*known_of)(enum m3_tap tap, int64_t layer);
+typedef const struct m3_known *(*known_of)(enum m3_tap tap, int64_t layer);
 
-static const struct m3_value *all_of(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer); }
+static const struct m3_known *all_of(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer); }
 
 static struct m3_recomputed recomputed(enum m3_tap tap, int64_t layer, known_of known)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
     enum m3_tap other;
     int64_t at;
@@ -65,12 +65,12 @@ START_TEST(readings)
         enum m3_tap tap;
         int64_t layer, judged = 0;
         for (int64_t i = 0; m3_trace_tap(&p.setting, i, &tap, &layer); i++) {
-            const struct m3_value *got = &p.values[i];
+            const struct m3_known *got = &p.values[i];
             struct m3_recomputed made = recomputed(tap, layer, all_of);
-            ck_assert_msg(!made.missing[0] && made.rows == got->rows && made.width == got->width, "reading %d: %s: %s",
-                          reading, name_of(tap, layer), made.missing);
+            ck_assert_msg(!made.missing[0] && made.y.rows == got->rows && made.y.width == got->width,
+                          "reading %d: %s: %s", reading, name_of(tap, layer), made.missing);
             if (got->ids) {
-                ck_assert_msg(memcmp(got->ids, made.ids, (size_t)(got->rows * got->width) * sizeof *made.ids) == 0,
+                ck_assert_msg(memcmp(got->ids, made.y.ids, (size_t)(got->rows * got->width) * sizeof *made.y.ids) == 0,
                               "reading %d: %s", reading, name_of(tap, layer));
             } else {
                 const struct m3_tier_result r = judge_made(&made, got->values);
@@ -87,20 +87,20 @@ END_TEST
 
 /* ---- some rows */
 
-static const int64_t some[] = { 0, 3, 4, 5, 8, 9, 11, 12 };
+static int64_t some[] = { 0, 3, 4, 5, 8, 9, 11, 12 };
 enum { SOME = 8 };
-static struct m3_value part[PASS_TAPS];
+static struct m3_known part[PASS_TAPS];
 
 /* The rows `some` of every tap of the text but keys and values. */
-static const struct m3_value *some_of(enum m3_tap tap, int64_t layer)
+static const struct m3_known *some_of(enum m3_tap tap, int64_t layer)
 {
-    const struct m3_value *v = pass_value(&p, tap, layer);
+    const struct m3_known *v = pass_value(&p, tap, layer);
     if (!v) return NULL;
-    struct m3_value *out = &part[v - p.values];
+    struct m3_known *out = &part[v - p.values];
     const int keys = tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE;
     if (keys || v->rows <= some[SOME - 1]) return v;
     if (out->rows) return out;
-    *out = (struct m3_value){ .rows = SOME, .width = v->width, .numbers = some };
+    *out = (struct m3_known){ .rows = SOME, .width = v->width, .numbers = some };
     double *values = v->values ? doubles(SOME * v->width) : NULL;
     int32_t *ids = v->ids ? need(SOME * v->width, sizeof *ids) : NULL;
     for (int64_t r = 0; r < SOME * v->width; r++) {
@@ -135,22 +135,22 @@ START_TEST(rows)
         if (is_vision(tap) || tap == M3_TAP_EMBED) continue;
         struct m3_recomputed all = recomputed(tap, layer, all_of), made = recomputed(tap, layer, some_of);
         const char *name = name_of(tap, layer);
-        ck_assert_msg(!made.missing[0] && made.numbers, "%s: %s", name, made.missing[0] ? made.missing : "all rows");
-        for (int64_t r = 0; r < made.rows; r++) {
-            const int64_t row = made.numbers[r], w = all.width;
-            same(name, all.y, made.y, row, r, w);
+        ck_assert_msg(!made.missing[0] && made.y.numbers, "%s: %s", name, made.missing[0] ? made.missing : "all rows");
+        for (int64_t r = 0; r < made.y.rows; r++) {
+            const int64_t row = made.y.numbers[r], w = all.y.width;
+            same(name, all.y.values, made.y.values, row, r, w);
             same(name, all.bound, made.bound, row, r, w);
             same(name, all.walk, made.walk, row, r, w);
-            if (all.ids) ck_assert_msg(!memcmp(all.ids + row * w, made.ids + r * w, (size_t)w * 4), "%s", name);
+            if (all.y.ids) ck_assert_msg(!memcmp(all.y.ids + row * w, made.y.ids + r * w, (size_t)w * 4), "%s", name);
         }
         ck_assert_msg(all.n == made.n && all.f == made.f, "%s", name);
         if (tap == M3_TAP_MTP_EMBED_NORM) {
             const int64_t by = layer - M3_MTP_LAYER + 1;
-            for (int64_t r = 0; r < made.rows; r++) ck_assert_int_eq(made.numbers[r], some[r + 1] - by);
-            ck_assert_int_eq(made.rows, SOME - 1);
+            for (int64_t r = 0; r < made.y.rows; r++) ck_assert_int_eq(made.y.numbers[r], some[r + 1] - by);
+            ck_assert_int_eq(made.y.rows, SOME - 1);
             shifted++;
         } else {
-            ck_assert_msg(made.rows == SOME && memcmp(made.numbers, some, sizeof some) == 0, "%s", name);
+            ck_assert_msg(made.y.rows == SOME && memcmp(made.y.numbers, some, sizeof some) == 0, "%s", name);
         }
         fewer++;
         m3_recomputed_free(&all);
@@ -169,16 +169,15 @@ enum { CACHED = 9 };
 static int64_t numbers[256];
 
 /* The call that continues after 9 cached places: keys and values with all places, other taps with the rows after. */
-static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
+static const struct m3_known *behind(enum m3_tap tap, int64_t layer)
 {
-    static struct m3_value views[M3_OPERANDS];
+    static struct m3_known views[M3_OPERANDS];
     static int next;
-    const struct m3_value *v = pass_value(&p, tap, layer);
-    struct m3_value *out = &views[next = (next + 1) % M3_OPERANDS];
+    const struct m3_known *v = pass_value(&p, tap, layer);
+    struct m3_known *out = &views[next = (next + 1) % M3_OPERANDS];
     const int keys = tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE;
     if (!v) return NULL;
     *out = *v;
-    out->complete = !keys;
     if (keys) {
         out->numbers = numbers;
         return out;
@@ -206,7 +205,7 @@ START_TEST(cached)
     for (int64_t i = 0; i < count; i++) {
         tap = taps[i], layer = layers[i];
         struct m3_recomputed all = recomputed(tap, layer, all_of);
-        const struct m3_value *operands[M3_OPERANDS] = { NULL };
+        const struct m3_known *operands[M3_OPERANDS] = { NULL };
         struct m3_recomputed made;
         enum m3_tap other;
         int64_t at;
@@ -215,12 +214,12 @@ START_TEST(cached)
         p.setting.the_case = &call;
         ck_assert_int_eq(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error), 0);
         const char *name = name_of(tap, layer);
-        ck_assert_msg(!made.missing[0] && !made.numbers && made.rows == call.T, "%s: %s", name, made.missing);
-        for (int64_t r = 0; r < made.rows; r++) {
-            same(name, all.y, made.y, r + CACHED, r, all.width);
-            same(name, all.bound, made.bound, r + CACHED, r, all.width);
-            const int64_t w = all.width;
-            if (all.ids) ck_assert(!memcmp(all.ids + (r + CACHED) * w, made.ids + r * w, (size_t)w * 4));
+        ck_assert_msg(!made.missing[0] && !made.y.numbers && made.y.rows == call.T, "%s: %s", name, made.missing);
+        for (int64_t r = 0; r < made.y.rows; r++) {
+            same(name, all.y.values, made.y.values, r + CACHED, r, all.y.width);
+            same(name, all.bound, made.bound, r + CACHED, r, all.y.width);
+            const int64_t w = all.y.width;
+            if (all.y.ids) ck_assert(!memcmp(all.y.ids + (r + CACHED) * w, made.y.ids + r * w, (size_t)w * 4));
         }
         p.setting.the_case = &p.the_case;
         m3_recomputed_free(&all);
@@ -232,23 +231,23 @@ END_TEST
 
 /* ---- what is missing */
 
-static const struct m3_value *none_of(enum m3_tap tap, int64_t layer)
+static const struct m3_known *none_of(enum m3_tap tap, int64_t layer)
 {
     (void)tap, (void)layer;
     return NULL;
 }
 
-static const int64_t late[] = { 2, 3, 4, 5, 7, 8, 9, 10 };
+static int64_t late[] = { 2, 3, 4, 5, 7, 8, 9, 10 };
 static enum m3_tap short_tap;
 
 /* One tap has 8 rows and not the first two. */
-static const struct m3_value *late_of(enum m3_tap tap, int64_t layer)
+static const struct m3_known *late_of(enum m3_tap tap, int64_t layer)
 {
-    static struct m3_value view;
-    const struct m3_value *v = pass_value(&p, tap, layer);
+    static struct m3_known view;
+    const struct m3_known *v = pass_value(&p, tap, layer);
     if (tap != short_tap) return v;
     view = *v;
-    view.rows = SOME, view.numbers = late, view.complete = 0;
+    view.rows = SOME, view.numbers = late;
     return &view;
 }
 
@@ -260,7 +259,7 @@ static void lacks(const char *tap_name, known_of known, const char *want)
     struct m3_recomputed made = recomputed(tap, layer, known);
     ck_assert_msg(made.missing[0] && strcmp(made.missing, want) == 0, "%s: got %s, want %s", tap_name,
                   made.missing[0] ? made.missing : "none", want);
-    ck_assert(!made.y && !made.ids && !made.bound);
+    ck_assert(!made.y.values && !made.y.ids && !made.bound);
     m3_recomputed_free(&made);
 }
 
@@ -311,13 +310,13 @@ static int64_t beyond(const struct m3_recomputed *made, const struct m3_weight *
 {
     int64_t count = 0;
     double *row = doubles(w->cols);
-    for (int64_t i = 0; i < made->rows * made->width; i++) {
-        const int64_t t = i / made->width, e = i % made->width;
+    for (int64_t i = 0; i < made->y.rows * made->y.width; i++) {
+        const int64_t t = i / made->y.width, e = i % made->y.width;
         double y = 0;
         m3_expand_f64(row, w, e, 0, w->cols);
         for (int64_t k = 0; k < w->cols; k++) y += as_bf16(row[k]) * x[t * w->cols + k];
-        const double steps = (double)(made->n + made->f), extra = made->extra.error ? made->extra.error[i] : 0;
-        count += !(fabs(y - made->y[i]) <= m3_bound_allowed(made->bound[i], steps, 0x1p-24) + extra);
+        const double steps = (double)(made->n + made->f), extra = made->y.off.error ? made->y.off.error[i] : 0;
+        count += !(fabs(y - made->y.values[i]) <= m3_bound_allowed(made->bound[i], steps, 0x1p-24) + extra);
     }
     free(row);
     return count;
@@ -338,16 +337,16 @@ START_TEST(weights)
         ck_assert_int_eq(m3_profile_open(&profiles[i], i ? "bf16" : "fp32", &p.error), 0);
         p.setting.profile = profiles[i];
         struct m3_recomputed made = recomputed(M3_TAP_ROUTER_LOGITS, 3, all_of);
-        const int64_t n = made.rows * made.width, off = beyond(&made, router, x);
+        const int64_t n = made.y.rows * made.y.width, off = beyond(&made, router, x);
         ck_assert_msg(i ? off == 0 : off > n / 2, "%s: %d of %d", i ? "bf16" : "fp32", (int)off, (int)n);
         double pushed = 0, stored = 0;
-        for (int64_t j = 0; i && j < n; j++) pushed += made.extra.error[j], stored += 0x1p-8 * fabs(made.y[j]);
+        for (int64_t j = 0; i && j < n; j++) pushed += made.y.off.error[j], stored += 0x1p-8 * fabs(made.y.values[j]);
         ck_assert(i == 0 || pushed > 1.5 * stored);
         m3_recomputed_free(&made);
     }
     struct m3_recomputed made = recomputed(M3_TAP_K_PROJ, 3, all_of);
-    for (int64_t j = 0; j < made.rows * made.width; j++)
-        ck_assert(made.extra.error[j] <= 0x1.01p-8 * fabs(made.y[j]) + 0x1p-130);
+    for (int64_t j = 0; j < made.y.rows * made.y.width; j++)
+        ck_assert(made.y.off.error[j] <= 0x1.01p-8 * fabs(made.y.values[j]) + 0x1p-130);
     m3_recomputed_free(&made);
     for (int i = 0; i < 2; i++) m3_profile_close(profiles[i]);
     pass_end(&p);
@@ -409,10 +408,10 @@ START_TEST(rounded)
             if (m3_tap_table[tap].kind != M3_KIND_REALS || (all && !strncmp(name, "vision", 6))) continue;
             struct m3_recomputed made = recomputed(tap, layer, all_of);
             double more = 0;
-            for (int64_t k = 0; made.extra.error && k < made.rows * made.width; k++) {
-                more = fmax(more, made.extra.error[k]);
-                if (mid) ck_assert(fabs(made.extra.error[k] - 0x1p-8 * fabs(made.y[k])) <= 0x1p-130);
-                ck_assert((made.extra.error[k] > 0) == (made.extra.variance[k] > 0));
+            for (int64_t k = 0; made.y.off.error && k < made.y.rows * made.y.width; k++) {
+                more = fmax(more, made.y.off.error[k]);
+                if (mid) ck_assert(fabs(made.y.off.error[k] - 0x1p-8 * fabs(made.y.values[k])) <= 0x1p-130);
+                ck_assert((made.y.off.error[k] > 0) == (made.y.off.variance[k] > 0));
             }
             /* A copy costs nothing more than its source. */
             const int copy = tap == M3_TAP_FUSED || tap == M3_TAP_MERGED;
@@ -468,7 +467,7 @@ static struct m3_profile *quantising(int rule)
 START_TEST(quantised)
 {
     pass_run(&p, "golden/mxfp8/model", "golden/mxfp8/case.safetensors", M3_LINEAR_BLAS);
-    struct m3_value *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
+    struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
     double *values = (double *)x->values;
     for (int64_t i = 0; i < x->rows * x->width; i++) values[i] *= exp2((double)(i * 7 % 29) - 20);
     for (int rule = 0; rule < 3; rule++) {
@@ -483,17 +482,17 @@ START_TEST(quantised)
                 const double scale = scale_of(values + r * H + k, n, rule);
                 for (int64_t i = r * H + k; i < r * H + k + n; i++) coarse[i] = scale * e4m3(values[i] / scale);
             }
-        struct m3_value given = *x;
-        const struct m3_value *operands[M3_OPERANDS] = { &given };
+        struct m3_known given = *x;
+        const struct m3_known *operands[M3_OPERANDS] = { &given };
         struct m3_recomputed other;
         given.values = coarse;
         ck_assert_int_eq(m3_recompute(&other, &p.setting, M3_TAP_Q_PROJ, 0, operands, 0, INT64_MAX, &p.error), 0);
-        for (int64_t i = 0; i < made.rows * made.width; i++) {
-            const double d = other.y[i] - made.y[i];
-            ck_assert_msg(fabs(d) <= made.extra.error[i], "rule %d [%d]: %g of %g", rule, (int)i, d,
-                          made.extra.error[i]);
-            worst = fmax(worst, fabs(d) / made.extra.error[i]);
-            squares += d * d / made.extra.variance[i] / (double)(made.rows * made.width);
+        for (int64_t i = 0; i < made.y.rows * made.y.width; i++) {
+            const double d = other.y.values[i] - made.y.values[i];
+            ck_assert_msg(fabs(d) <= made.y.off.error[i], "rule %d [%d]: %g of %g", rule, (int)i, d,
+                          made.y.off.error[i]);
+            worst = fmax(worst, fabs(d) / made.y.off.error[i]);
+            squares += d * d / made.y.off.variance[i] / (double)(made.y.rows * made.y.width);
         }
         printf("rule %d: largest share %.3f, mean square %.3f variances\n", rule, worst, squares);
         ck_assert(worst > 0.02 && squares < 9 && squares > 0.05);
@@ -522,7 +521,7 @@ static void large_and_small(double *x, float *w, int64_t n, double size)
 START_TEST(least_steps)
 {
     pass_run(&p, "golden/mxfp8/model", "golden/mxfp8/case.safetensors", M3_LINEAR_BLAS);
-    struct m3_value *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
+    struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
     const struct m3_weight *of_model = m3_graph_weight(p.model, &p.semantics, M3_TAP_Q_PROJ, 0, 0), own = *of_model;
     struct m3_weight *weight = (struct m3_weight *)(uintptr_t)of_model;
     double *values = (double *)x->values;
@@ -536,7 +535,7 @@ START_TEST(least_steps)
         *weight = (struct m3_weight){ .data = w, .dtype = M3_F32, .rows = own.rows, .cols = own.cols, .id = own.id };
         p.setting.profile = quantising(rule);
         struct m3_recomputed made = recomputed(M3_TAP_Q_PROJ, 0, all_of);
-        const double share = made.y[0] / made.extra.error[0];       /* quantised it is 0 */
+        const double share = made.y.values[0] / made.y.off.error[0];       /* quantised it is 0 */
         ck_assert_msg(share > 0.9 && share <= 1, "rule %d: %g", rule, share);
         m3_recomputed_free(&made);
         m3_profile_close((struct m3_profile *)(uintptr_t)p.setting.profile);

@@ -180,7 +180,7 @@ START_TEST(coarser_dump)
     ck_assert_int_eq(m3_profile_open(&profile, in_folder("own.json"), &p.error), 0);
     remove_folder();
     p.setting.profile = profile;
-    struct m3_value *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
+    struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
     ((double *)x->values)[5] = INFINITY;
     ck_assert_int_eq(m3_trace_new(&trace, &p.setting, &p.error), 0);
     put(M3_TAP_FUSED, -1);

@@ -144,13 +144,13 @@ START_TEST(model_and_case)
 END_TEST
 
 /* The whole of a tap of the dump, as doubles or ids; rows 0 if the dump does not hold it. */
-static struct m3_value value_of(double **values, int32_t **ids, enum m3_tap tap, int64_t layer)
+static struct m3_known value_of(double **values, int32_t **ids, enum m3_tap tap, int64_t layer)
 {
     char name[128];
     *values = NULL, *ids = NULL;
-    if (m3_tap_name(name, sizeof name, tap, layer)) return (struct m3_value){ 0 };
+    if (m3_tap_name(name, sizeof name, tap, layer)) return (struct m3_known){ 0 };
     const struct m3_tensor *t = m3_safetensors_find(dump, name);
-    if (!t) return (struct m3_value){ 0 };
+    if (!t) return (struct m3_known){ 0 };
     const int is_ids = m3_tap_table[tap].kind != M3_KIND_REALS;
     *values = calloc((size_t)t->count + 1, sizeof **values);
     *ids = calloc((size_t)t->count + 1, sizeof **ids);
@@ -158,8 +158,8 @@ static struct m3_value value_of(double **values, int32_t **ids, enum m3_tap tap,
         if (is_ids) (*ids)[i] = (int32_t)m3_decode(t->dtype, t->data, i);
         else (*values)[i] = m3_decode(t->dtype, t->data, i);
     /* clang-format off */
-    return (struct m3_value){ .values = is_ids ? NULL : *values, .ids = is_ids ? *ids : NULL, .rows = t->shape[0],
-                              .width = t->count / t->shape[0], .complete = 1 };
+    return (struct m3_known){ .values = is_ids ? NULL : *values, .ids = is_ids ? *ids : NULL, .rows = t->shape[0],
+                              .width = t->count / t->shape[0] };
     /* clang-format on */
 }
 
@@ -196,7 +196,7 @@ START_TEST(taps)
         const struct m3_node *node = m3_graph_node(model, semantics, tap, layer);
         double *values;
         int32_t *ids;
-        const struct m3_value value = value_of(&values, &ids, tap, layer);
+        const struct m3_known value = value_of(&values, &ids, tap, layer);
         ck_assert_int_eq(value.rows, m3_tap_rows(&bare, tap, layer));
         ck_assert_int_eq(value.width, m3_tap_width(&bare, tap, layer));
         const int choice = m3_tap_table[tap].kind == M3_KIND_CHOICES, input = node->op == M3_OP_INPUT;
@@ -206,10 +206,10 @@ START_TEST(taps)
         if (needs_matrix(node) || input) {
             ck_assert_msg(b.missing[0] != 0, "%s was made without weights", m3_tap_table[tap].name);
             missing++;
-        } else if (a.y && !a.missing[0]) {
+        } else if (a.y.values && !a.missing[0]) {
             ck_assert_msg(!b.missing[0], "%s: %s", m3_tap_table[tap].name, b.missing);
-            const size_t size = (size_t)(a.rows * a.width) * sizeof *a.y;
-            ck_assert(a.rows == b.rows && a.width == b.width && memcmp(a.y, b.y, size) == 0);
+            const size_t size = (size_t)(a.y.rows * a.y.width) * sizeof *a.y.values;
+            ck_assert(a.y.rows == b.y.rows && a.y.width == b.y.width && memcmp(a.y.values, b.y.values, size) == 0);
             ck_assert(memcmp(a.bound, b.bound, size) == 0);
             made++;
         }

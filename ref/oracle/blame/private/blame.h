@@ -19,15 +19,6 @@ struct m3_blame_item {
     int64_t at;                         /* byte offset in the reference's values; -1: not kept */
 };
 
-/* A dumped tap as numbers. */
-struct m3_blame_values {
-    double *values;                     /* [rows,width]; NULL for ids */
-    int32_t *ids;                       /* -2 for values beyond I32 */
-    int64_t rows, width;
-    int64_t *numbers;                   /* [rows] of the call, ascending */
-    unsigned char *usable;              /* [rows] an operator can use the row */
-};
-
 /* Known mistakes that explain taps, so far. */
 enum { M3_MOST_NAMED = 16 };
 struct m3_blame_named {
@@ -67,7 +58,7 @@ void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct
 /* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
 void m3_blame_mark_needed(struct m3_blaming *b);
 /* Judges a tap whose values have been read, and puts them into the trace. */
-int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped);
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped);
 /* Reads an item, judges it if it is one of these, and puts it into the trace. */
 int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
 
@@ -77,10 +68,9 @@ int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
 void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *b, const struct m3_blame_item *item,
                           int64_t number);
 /* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
-int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
-void m3_blame_values_free(struct m3_blame_values *values);
+int m3_blame_read(struct m3_known *values, const struct m3_blaming *b, const struct m3_blame_item *item);
 /* Moves the rows that an operator can use into the trace. */
-int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *values);
+int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *values);
 
 /* ---- reference.c: the run in double */
 
@@ -93,13 +83,13 @@ const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m
 /* ---- the judges: fill item->blamed */
 
 /* values.c */
-int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
+                          const struct m3_recomputed *recomputed);
 void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
 /* choices.c: judges by the scores that the trace knows; without scores, or if `recomputed` has no row, only sets that
  * no scores can select are detected. Lists of blocks are sorted and unusable rows marked, also if nothing is judged. */
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *dumped,
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *dumped,
                            const struct m3_recomputed *recomputed);
 /* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
@@ -107,7 +97,7 @@ int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item
 
 /* naming.c: sets item->blamed->mistake, if the tap fails and a known mistake explains it. `dumped` are all its rows,
  * `made` the right results. M3_INTERNAL. */
-int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped,
+int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *made);
 /* Adds a note for each mistake. */
 void m3_blame_say_mistakes(struct m3_blame *result);

@@ -215,18 +215,17 @@ static void collect(const struct collecting *c, int64_t r, int64_t first, const 
 static void visit(void *self, int64_t number, int64_t first, const double *by, int64_t n)
 {
     const struct collecting *c = self;
-    const int64_t r = m3_value_row(&(struct m3_value){ .rows = c->q->rows, .numbers = c->q->numbers }, number);
+    const int64_t r = m3_row_index(c->q->numbers, c->q->rows, number);
     if (r >= 0) collect(c, r, first, by, by, n);
 }
 
 static void collect_all(const struct collecting *c, const struct m3_recomputed *by, const struct m3_recomputed *shape)
 {
-    const struct m3_value rows = { .rows = by->rows, .numbers = by->numbers };
     const int64_t width = c->q->width;
     for (int64_t r = 0; r < c->q->rows; r++) {
-        const int64_t at = m3_value_row(&rows, c->q->numbers[r]) * width;
+        const int64_t at = m3_known_row(&by->y, c->q->numbers[r]) * width;
         for (int64_t i = 0; i < width && at >= 0; i += M3_FILTER_PIECE)
-            collect(c, r, i, by->y + at + i, shape->y + at + i, m3_min(M3_FILTER_PIECE, width - i));
+            collect(c, r, i, by->y.values + at + i, shape->y.values + at + i, m3_min(M3_FILTER_PIECE, width - i));
     }
 }
 
@@ -251,7 +250,7 @@ static void keep(struct m3_tier_result *result, const struct m3_setting *s, cons
 
 static int is_of(const struct m3_recomputed *derivative, const struct m3_parameter_question *q)
 {
-    return derivative->missing[0] == 0 && derivative->width == q->width;
+    return derivative->missing[0] == 0 && derivative->y.width == q->width;
 }
 
 /* Is the derivative one of single elements, so that no array of it is needed? */

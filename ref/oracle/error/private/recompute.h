@@ -26,7 +26,7 @@ struct m3_recomputing {
     int64_t layer;
     const struct m3_node *node;
     const struct m3_error_operator *op;
-    const struct m3_value *const *operands;
+    const struct m3_known *const *operands;
     int64_t first, end;                 /* of the wanted rows */
     struct m3_given in[M3_OPERANDS];
     const struct m3_weight *w[M3_NODE_WEIGHTS];

@@ -15,7 +15,7 @@ static const double *in(enum m3_tap tap, int64_t layer) { return pass_value(&p, 
 
 static void scale_up(enum m3_tap tap, int64_t layer, double factor)
 {
-    struct m3_value *v = pass_value(&p, tap, layer);
+    struct m3_known *v = pass_value(&p, tap, layer);
     double *values = doubles(v->rows * v->width);
     for (int64_t i = 0; i < v->rows * v->width; i++) values[i] = factor * v->values[i];
     free((void *)v->values);
@@ -257,7 +257,7 @@ static int is_left_out(enum m3_tap tap, int64_t layer, m3_recompute_instead *by,
 /* The parameter's step is `step` in the given field of the change; a cap cannot be below 0. */
 static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size_t field, long double step)
 {
-    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_setting setting = p.setting;
     struct m3_recomputed made;
     struct change up = { 0 }, down = { 0 }, far = { 0 };
@@ -269,7 +269,7 @@ static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size
     pass_operands(&p, operands, tap, layer);
     ck_assert_int_eq(m3_recompute(&made, &setting, tap, layer, operands, 0, INT64_MAX, &p.error), 0);
     ck_assert_msg(made.missing[0] == 0, "%s: %s", m3_tap_table[tap].name, made.missing);
-    const int64_t n = made.rows * made.width;
+    const int64_t n = made.y.rows * made.y.width;
     long double *high = need(n, sizeof *high), *low = need(n, sizeof *low), *highest = need(n, sizeof *highest),
                 largest = 0;
     formula(high, tap, layer, &up), formula(low, tap, layer, &down), formula(highest, tap, layer, &far);
@@ -283,10 +283,13 @@ static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size
     for (int64_t i = 0; i < n; i++) {
         const int left_out = is_left_out(tap, layer, by, i);
         if (left_out < 0) continue;
-        if (left_out) ck_assert_msg(made.y[i] == 0, "%s [%d]: %g, left out", m3_tap_table[tap].name, (int)i, made.y[i]);
+        if (left_out)
+            ck_assert_msg(made.y.values[i] == 0, "%s [%d]: %g, left out", m3_tap_table[tap].name, (int)i,
+                          made.y.values[i]);
         else
-            ck_assert_msg(fabsl(made.y[i] - high[i]) <= 1e-7L * largest, "%s [%d]: got %g, want %Lg, largest %Lg",
-                          m3_tap_table[tap].name, (int)i, made.y[i], high[i], largest);
+            ck_assert_msg(fabsl(made.y.values[i] - high[i]) <= 1e-7L * largest,
+                          "%s [%d]: got %g, want %Lg, largest %Lg", m3_tap_table[tap].name, (int)i, made.y.values[i],
+                          high[i], largest);
         compared += !left_out && high[i] != 0;
     }
     ck_assert_msg(largest > 0 && compared > 3, "%s: nothing to compare", m3_tap_table[tap].name);

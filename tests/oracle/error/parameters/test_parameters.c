@@ -126,7 +126,7 @@ static struct wrong right(void)
 /* Random numbers of bf16 in place of an operand. */
 static double *operand(enum m3_tap tap, int64_t layer, double size)
 {
-    struct m3_value *v = pass_value(&p, tap, layer);
+    struct m3_known *v = pass_value(&p, tap, layer);
     double *values = (double *)(uintptr_t)v->values;
     for (int64_t i = 0; i < v->rows * v->width; i++) values[i] = (double)bf16(size * normal(&state));
     return values;
@@ -136,7 +136,7 @@ static double sig(double x) { return 1 / (1 + exp(-x)); }
 
 static void act(double *y, int64_t layer, const struct wrong *w)
 {
-    const struct m3_value *v = pass_value(&p, M3_TAP_MLP_ACT, layer);
+    const struct m3_known *v = pass_value(&p, M3_TAP_MLP_ACT, layer);
     const double *gate = operand(M3_TAP_MLP_GATE, layer, 3), *up = operand(M3_TAP_MLP_UP, layer, 3);
     const float limit = bf16(w->limit);
     for (int64_t i = 0; i < v->rows * v->width; i++) {
@@ -225,16 +225,16 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
     }
     ck_assert_int_eq(m3_trace_recompute(&made, trace, tap, layer, &p.error), 0);
     ck_assert_str_eq(made.missing, "");
-    int64_t *numbers = need(made.rows, sizeof *numbers);
-    for (int64_t r = 0; r < made.rows; r++) numbers[r] = r;
+    int64_t *numbers = need(made.y.rows, sizeof *numbers);
+    for (int64_t r = 0; r < made.y.rows; r++) numbers[r] = r;
     /* clang-format off */
     const struct m3_two_sides values = {
-        .reference = made.y, .candidate = got, .bound = made.bound, .walk = made.walk, .suspect = made.suspect,
-        .extra = made.extra.error, .extra_variance = made.extra.variance, .count = made.rows * made.width,
+        .reference = made.y.values, .candidate = got, .bound = made.bound, .walk = made.walk, .suspect = made.suspect,
+        .extra = made.y.off.error, .extra_variance = made.y.off.variance, .count = made.y.rows * made.y.width,
         .n = made.n, .f = made.f, .u = 0x1p-24, .stored = M3_BF16,
     };
     /* clang-format on */
-    const struct m3_parameter_question q = { tap, layer, &values, numbers, made.rows, made.width };
+    const struct m3_parameter_question q = { tap, layer, &values, numbers, made.y.rows, made.y.width };
     struct m3_tier_result result = m3_verdict_of(&values);
     ck_assert_int_eq(m3_parameters_test(&result, trace, &p.setting, &q, &p.error), 0);
     free(numbers);
@@ -259,7 +259,7 @@ static void close_bf16(void)
 
 static struct m3_tier_result once(enum m3_tap tap, int64_t layer, const struct wrong *w)
 {
-    const struct m3_value *v = pass_value(&p, tap, layer);
+    const struct m3_known *v = pass_value(&p, tap, layer);
     double *y = doubles(v->rows * v->width);
     emulate(y, tap, layer, w);
     const struct m3_tier_result r = judge(tap, layer, y);
@@ -344,7 +344,7 @@ START_TEST(saturated)
 {
     open_bf16("golden/tiny/model", "golden/tiny/case.safetensors");
     const struct wrong w = right();
-    const struct m3_value *v = pass_value(&p, M3_TAP_MLP_ACT, 1);
+    const struct m3_known *v = pass_value(&p, M3_TAP_MLP_ACT, 1);
     const int64_t n = v->rows * v->width;
     double *y = doubles(n), *gate, *up;
     for (int k = 0; k < 20; k++) {
