@@ -64,6 +64,8 @@ int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, s
         v->numbers[rows++] = v->numbers[r];
     }
     v->rows = rows;
+    free(v->usable);
+    v->usable = NULL;
     if (rows == item->rows) {
         free(v->numbers);
         v->numbers = NULL;

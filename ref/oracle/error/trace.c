@@ -190,6 +190,7 @@ int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const s
     own.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
     own.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
     own.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
+    own.usable = copy(value->usable, value->rows, 1, &short_of);
     if (!short_of) return m3_trace_take(trace, tap, layer, &own, error);
     m3_known_free(&own);
     return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)n * sizeof(double));
@@ -280,6 +281,7 @@ static int widened_sum(struct m3_known *value, const struct m3_trace *t, int64_t
     value->off.error = copy(s->value.off.error, n, sizeof *value->off.error, &short_of);
     value->off.variance = copy(s->value.off.variance, n, sizeof *value->off.variance, &short_of);
     value->numbers = copy(s->value.numbers, value->rows, sizeof *value->numbers, &short_of);
+    value->usable = NULL;
     if (short_of) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
     return add_dump_rounding(value, name, m3_profile_store(t->setting.profile, name), error);
 }
