@@ -83,7 +83,7 @@ static const char help[] =
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --progress             without a terminal: write a line about progress every minute\n"
     "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
-    "                         (SPEC 4):\n"
+    "                         (SPEC 4); several are separated by commas:\n"
     "                         selection=group|shared|union pool=max|lse index_scale=1|rsqrt gate_clamp=upper|both\n"
     "                         init_blocks=N local_blocks=N local_rule=last|own rope_angle=f64|f32\n"
     "                         vision_boundary=segment|none mtp_handover=pre_norm|post_norm mtp_embed=id|fused\n"

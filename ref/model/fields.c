@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,8 @@ static double *number_of(const void *s, const struct m3_field *f)
 }
 
 static int is_number(const struct m3_field *f) { return f->values[0] && !*f->values[0]; }
+
+int m3_field_is_named(const struct m3_field *f) { return f->values[0] && !is_number(f); }
 
 static int set_choice(void *to, const struct m3_field *f, const char *value, struct m3_error *error)
 {
@@ -72,6 +75,49 @@ int m3_field_set(void *to, const struct m3_field *f, const char *assignment, str
     const char *value = assignment + strlen(f->name) + 1;
     if (is_number(f)) return set_number(to, f, value, error);
     return f->values[0] ? set_choice(to, f, value, error) : set_count(to, f, value, error);
+}
+
+void m3_field_choices(char text[M3_FIELD_CHOICES], const struct m3_field *f)
+{
+    int at = snprintf(text, M3_FIELD_CHOICES, "%s", is_number(f) ? "NUMBER" : f->values[0] ? f->values[0] : "N");
+    for (int i = 1; i < M3_FIELD_VALUES && f->values[i]; i++)
+        at += snprintf(text + at, (size_t)(M3_FIELD_CHOICES - at), "|%s", f->values[i]);
+}
+
+void m3_field_default(char text[M3_FIELD_CHOICES], const struct m3_field *f)
+{
+    if (m3_field_is_named(f)) snprintf(text, M3_FIELD_CHOICES, "%s", f->values[0]);
+    else snprintf(text, M3_FIELD_CHOICES, "%.9g", f->preset);
+}
+
+static size_t size_of(const struct m3_field *f)
+{
+    return is_number(f) ? sizeof(double) : f->values[0] ? sizeof(unsigned) : sizeof(int64_t);
+}
+
+void m3_field_copy(void *to, const void *from, const struct m3_field *f)
+{
+    memcpy((char *)to + f->offset, (const char *)from + f->offset, size_of(f));
+}
+
+int m3_field_is_same(const void *a, const void *b, const struct m3_field *f)
+{
+    return memcmp((const char *)a + f->offset, (const char *)b + f->offset, size_of(f)) == 0;
+}
+
+void m3_field_print(char *text, size_t size, const void *from, const struct m3_field *f)
+{
+    if (is_number(f)) snprintf(text, size, "%s=%.9g", f->name, *number_of(from, f));
+    else if (f->values[0]) snprintf(text, size, "%s=%s", f->name, f->values[*choice_of(from, f)]);
+    else snprintf(text, size, "%s=%" PRId64, f->name, *count_of(from, f));
+}
+
+int m3_field_set_tried(void *to, const struct m3_field *f, int i)
+{
+    if (is_number(f)) *number_of(to, f) = i == 0 ? f->preset : NAN;
+    else if (f->values[0]) *choice_of(to, f) = (unsigned)i;
+    else *count_of(to, f) = i;
+    return is_number(f) ? i < 2 : f->values[0] ? i < M3_FIELD_VALUES && f->values[i] : i <= f->tried;
 }
 
 char *m3_fields_json(const void *from, const struct m3_field *fields, int count)

@@ -5,17 +5,17 @@
 #include "model/fields.h"
 
 static const struct m3_field fields[] = {
-    { "kl_phase", offsetof(struct m3_readings, kl_phase), { "sparse", "warmup" }, 0, 0 },
-    { "kl_teacher", offsetof(struct m3_readings, kl_teacher), { "prob", "logit", "all" }, 0, 0 },
-    { "kl_teacher_norm", offsetof(struct m3_readings, kl_teacher_norm), { "support", "cut", "cutnorm" }, 0, 0 },
-    { "kl_over", offsetof(struct m3_readings, kl_over), { "tokens", "blocks" }, 0, 0 },
-    { "kl_direction", offsetof(struct m3_readings, kl_direction), { "forward", "reverse" }, 0, 0 },
-    { "kl_scale", offsetof(struct m3_readings, kl_scale), { "rsqrt", "1" }, 0, 0 },
-    { "kl_tau", offsetof(struct m3_readings, kl_tau), { "" }, 1, 1e6 },
-    { "kl_count", offsetof(struct m3_readings, kl_count), { "rows_groups", "rows" }, 0, 0 },
-    { "kl_rows", offsetof(struct m3_readings, kl_rows), { "valid", "all" }, 0, 0 },
-    { "kl_log_eps", offsetof(struct m3_readings, kl_log_eps), { "" }, 0, 1 },
-    { "aux", offsetof(struct m3_readings, aux), { "softmax", "sigmoid" }, 0, 0 },
+    { M3_FIELD(m3_readings, kl_phase, "sparse", "warmup") },
+    { M3_FIELD(m3_readings, kl_teacher, "prob", "logit", "all") },
+    { M3_FIELD(m3_readings, kl_teacher_norm, "support", "cut", "cutnorm") },
+    { M3_FIELD(m3_readings, kl_over, "tokens", "blocks") },
+    { M3_FIELD(m3_readings, kl_direction, "forward", "reverse") },
+    { M3_FIELD(m3_readings, kl_scale, "rsqrt", "1") },
+    { M3_FIELD(m3_readings, kl_tau, ""), .preset = 1, .most = 1e6 },
+    { M3_FIELD(m3_readings, kl_count, "rows_groups", "rows") },
+    { M3_FIELD(m3_readings, kl_rows, "valid", "all") },
+    { M3_FIELD(m3_readings, kl_log_eps, ""), .most = 1 },
+    { M3_FIELD(m3_readings, aux, "softmax", "sigmoid") },
 };
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };

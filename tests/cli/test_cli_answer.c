@@ -129,13 +129,13 @@ static void write_position(FILE *to, const double *logits, int64_t V, int32_t ow
     fputs("}", to);
 }
 
-/* A vLLM answer from the golden logits, which the public PyTorch code computed, divided by a temperature. */
-static void write_golden_answer(const char *path, double temperature)
+/* A vLLM answer from the logits of a dump in F64, divided by a temperature. */
+static void write_answer(const char *path, const char *dump, const char *case_path, double temperature)
 {
-    struct m3_safetensors *golden, *the_case;
-    ck_assert_int_eq(m3_safetensors_open(&golden, "golden/tiny/golden.safetensors.gz", NULL), M3_OK);
-    ck_assert_int_eq(m3_safetensors_open(&the_case, "golden/tiny/case.safetensors", NULL), M3_OK);
-    const struct m3_tensor *logits = m3_safetensors_find(golden, "logits");
+    struct m3_safetensors *from, *the_case;
+    ck_assert_int_eq(m3_safetensors_open(&from, dump, NULL), M3_OK);
+    ck_assert_int_eq(m3_safetensors_open(&the_case, case_path, NULL), M3_OK);
+    const struct m3_tensor *logits = m3_safetensors_find(from, "logits");
     const struct m3_tensor *ids = m3_safetensors_find(the_case, "input_ids");
     ck_assert(logits && logits->dtype == M3_F64 && ids && ids->dtype == M3_I32);
     const int64_t T = logits->shape[0], V = logits->shape[1];
@@ -149,8 +149,14 @@ static void write_golden_answer(const char *path, double temperature)
         write_position(to, (const double *)logits->data + (t - 1) * V, V, tokens[t], temperature);
     fprintf(to, "]}]}");
     ck_assert_int_eq(fclose(to), 0);
-    m3_safetensors_close(golden);
+    m3_safetensors_close(from);
     m3_safetensors_close(the_case);
+}
+
+/* From those that the public PyTorch code computed. */
+static void write_golden_answer(const char *path, double temperature)
+{
+    write_answer(path, "golden/tiny/golden.safetensors.gz", "golden/tiny/case.safetensors", temperature);
 }
 
 /* Claim: log-probabilities of logits / 0.7 pass in F32 with that temperature; without it they are wrong, and the
@@ -167,6 +173,41 @@ START_TEST(temperature)
     ck_assert(last_line_has("or check with --processed --temperature 0.7."));
     write_golden_answer(path, 1);
     ck_assert_int_eq(m3ref("check " TINY " %s --profile fp32 --row-runs 8 --no-causes", path), 0);
+}
+END_TEST
+
+/* How an answer was made, by which reading it is checked, and which explains it. */
+static const char *const readings[][3] = {
+    { "selection=shared", "", "selection=shared" },
+    { "selection=union", "", "selection=union" },
+    { "pool=lse", "", "pool=lse" },
+    { "pool=lse,index_scale=rsqrt", "", "pool=lse,index_scale=rsqrt" },
+    { "gate_clamp=both", "", "gate_clamp=both" },
+    { "init_blocks=1", "", "init_blocks=1" },
+    { "local_blocks=2", "", "local_blocks=2" },
+    { "local_blocks=2,local_rule=own", "local_blocks=2", "local_rule=own" },
+    { "", "selection=union", "selection=group" },
+    { "", "pool=lse", "pool=max" },
+    { "", "gate_clamp=both", "gate_clamp=upper" },
+    { "", "local_blocks=0", "local_blocks=1" },
+};
+
+/* Claim: an answer by another reading of the model is wrong, and the reading is named. Seen to fail with the released
+ * value of a field never tried. */
+START_TEST(other_reading)
+{
+    static const char model[] = "golden/tiny/model", input[] = "golden/readings/case.safetensors";
+    const char *const *r = readings[_i];
+    char text[96];
+    ck_assert_int_eq(m3ref("run %s --case %s --precision f64 --taps logits %s%s --dump %s", model, input,
+                           *r[0] ? "--set " : "", r[0], in_folder("d")),
+                     0);
+    write_answer(in_folder("a.json"), in_folder("d"), input, 1);
+    ck_assert_int_eq(m3ref("check %s %s --case %s --row-runs 8 --json %s%s", model, in_folder("a.json"), input,
+                           *r[1] ? "--set " : "", r[1]),
+                     1);
+    snprintf(text, sizeof text, "\"reading\":\"%s\"", r[2]);
+    ck_assert(last_line_has(text));
 }
 END_TEST
 
@@ -263,6 +304,7 @@ Suite *m3_suite(void)
     tcase_add_test(t, short_lists);
     tcase_add_test(t, one_position);
     tcase_add_test(t, temperature);
+    tcase_add_loop_test(t, other_reading, 0, sizeof readings / sizeof *readings);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, prompt);
     tcase_add_loop_test(t, best_draw, 0, sizeof seeds / sizeof *seeds);

@@ -109,7 +109,7 @@ static int move(struct bench *b, struct m3_server *r, const struct m3_weighing *
     int status = M3_OK;
     for (int i = 0; i < m3_mistake_count() && !status; i++) {
         struct m3_told wrong = { 0 };
-        const struct m3_cause cause = { m3_mistake_at(i), NULL };
+        const struct m3_cause cause = { .mistake = m3_mistake_at(i) };
         if (!b->wrong[i].logprobs || m3_cause_permitted(cause.mistake, r->is_fine)) continue;
         status = part(&wrong, &b->wrong[i], w->question, b);
         if (!status) status = m3_cause_try(&causes, &cause, w, &wrong, r->is_fine, &b->error);

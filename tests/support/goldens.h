@@ -2,6 +2,7 @@
 #ifndef M3_TESTS_GOLDENS_H
 #define M3_TESTS_GOLDENS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 static const struct golden {

@@ -393,7 +393,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
                          m3_safetensors_path(candidate), options->taps ? " that matches " : "",
                          options->taps ? options->taps : "");
     if (!status) m3_blame_mark_needed(&b);
-    if (!status) status = m3_blame_reference(&b);
+    if (!status && !options->is_alone) status = m3_blame_reference(&b);
     if (!status) status = m3_trace_new(&b.trace, setting, error);
     for (int64_t i = 0; !status && i < b.count; i++) {
         struct m3_blame_item *item = &b.items[i];

@@ -97,6 +97,7 @@ struct m3_blame_options {
                   struct m3_safetensors **rows, const struct m3_safetensors *candidate, const char *taps,
                   struct m3_error *error);
     void *honest_self;
+    int is_alone; /* without a run of the model: nothing is inherited */
     int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };
 

@@ -91,6 +91,27 @@ void m3_check_settle(struct m3_check *check)
     check->status = blame->status;
 }
 
+/* Is the mistake, by its own words, a part of the reading that explains all? */
+static int is_of_reading(const struct m3_mistake *mistake, const struct m3_check *check, const struct m3_semantics *own)
+{
+    struct m3_semantics found = *own, both;
+    struct m3_error ignored = { 0 };
+    int status = !mistake->reading || m3_semantics_set(&found, check->reading, &ignored);
+    both = found;
+    if (!status) status = m3_semantics_set(&both, mistake->reading, &ignored);
+    m3_error_free(&ignored);
+    return !status && memcmp(&both, &found, sizeof found) == 0;
+}
+
+void m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan)
+{
+    const struct m3_mistake *mistake = check->blame.culprit ? check->blame.culprit->mistake : NULL;
+    const int has_reading = check->reading[0] != '\0';
+    if (mistake && (!has_reading || is_of_reading(mistake, check, plan->setting->semantics)))
+        check->mistake = mistake->id;
+    if (!has_reading) snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
+}
+
 /* A dump of another model or case is refused before anything is computed. */
 static int check_origin(const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                         struct m3_error *error)
@@ -116,20 +137,16 @@ static void say_part(struct m3_check *check, const struct m3_check_plan *plan)
             part->end - 1, from);
 }
 
-int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
-             struct m3_error *notes, struct m3_error *error)
+/* The comparison with the truth; one that cannot be compared with it is not a failure. */
+static int compare(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                   struct m3_error *notes, struct m3_error *error)
 {
     struct m3_compare_options how = { .profile = plan->setting->profile,
                                       .profile_text = plan->profile,
                                       .progress = plan->progress };
-    const struct m3_blame_options options = { .profile = plan->profile,
-                                              .names_mistakes = 1,
-                                              .progress = plan->progress };
     struct m3_error compared = { 0 };
     char *taps = NULL;
-    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
-    int status = check_origin(plan, candidate, error);
-    if (!status) status = make_truth(check, plan, notes, error);
+    int status = make_truth(check, plan, notes, error);
     if (!status) status = m3_part_taps(&taps, plan->setting, error);
     if (status) return status;
     how.taps = taps;
@@ -137,16 +154,34 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     free(taps);
     if (status && status != M3_NOT_COMPARABLE) m3_fail_because(error, status, &compared);
     m3_error_free(&compared);
-    if (!status || status == M3_NOT_COMPARABLE)
-        status = m3_blame_honest(&check->blame, plan->setting, candidate, &options, plan->row_runs, error);
+    return status == M3_NOT_COMPARABLE ? M3_OK : status;
+}
+
+int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                   const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error)
+{
+    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    int status = notes ? compare(check, plan, candidate, notes, error) : M3_OK;
+    if (!status) status = m3_blame_honest(&check->blame, plan->setting, candidate, options, plan->row_runs, error);
     if (status) return status;
-    say_part(check, plan);
     check->blamed = check->blame.culprit;
     m3_check_settle(check);
-    check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
-    snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
-    if (check->blame.culprit && check->blame.culprit == check->blamed && !check->profile_word[0])
-        status = m3_check_readings(check, plan, candidate, error);
+    return M3_OK;
+}
+
+int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+             struct m3_error *notes, struct m3_error *error)
+{
+    const struct m3_blame_options options = { .profile = plan->profile,
+                                              .names_mistakes = 1,
+                                              .progress = plan->progress };
+    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    int status = check_origin(plan, candidate, error);
+    if (!status) status = m3_check_judge(check, plan, candidate, &options, notes, error);
+    if (status) return status;
+    say_part(check, plan);
+    status = m3_check_readings(check, plan, candidate, error);
+    m3_check_name_cause(check, plan);
     m3_check_say(check, plan);
     return status;
 }

@@ -4,6 +4,7 @@
 #define M3_ORACLE_CHECK_CHECK_H
 
 #include "base/progress.h"
+#include "model/semantics.h"
 #include "oracle/blame/blame.h"
 #include "oracle/batch/split.h"
 #include "oracle/check/truth.h"
@@ -28,7 +29,7 @@ struct m3_check {
     int64_t judged, failed, suspect, stages;    /* taps of the candidate */
     int64_t by_comparison;              /* those that only the comparison could judge */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
-    char reading[64];                   /* "selection=shared": by this reading nothing is wrong; or "" */
+    char reading[M3_SEMANTICS_TEXT];    /* "selection=shared": by this reading nothing is wrong; or "" */
     char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */
     struct m3_check *parts;             /* [part_count] of each sequence; NULL: there is one */
     int64_t part_count;

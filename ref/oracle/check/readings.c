@@ -1,68 +1,180 @@
-/* Does another reading of the model explain a failure? Public engines follow different ones (SPEC 4). */
-#include <fnmatch.h>
+/* Does another reading of the model explain a failure? Public engines follow different ones (SPEC 4).
+ *
+ * A reading is tried on the first wrong tap alone, from the candidate's own inputs, and where it explains that tap on
+ * the whole dump. If there a later tap is wrong, the search goes on from that reading: engines differ in more than one
+ * field. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "model/semantics.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/private/check.h"
+#include "oracle/variants/readings.h"
 
-/* Where each reading first shows. A layer's output shows any of them. */
-static const struct {
-    const char *taps[4], *reading;
-} readings[] = {
-    { { "*.index.block_scores", "*.index.blocks", "*.attn" }, "pool=lse" },
-    { { "*.index.block_scores", "*.index.blocks", "*.attn" }, "index_scale=rsqrt" },
-    { { "*.index.blocks", "*.attn", "*.attn_lse" }, "selection=shared" },
-    { { "*.attn", "*.attn_lse" }, "selection=union" },
-    { { "*.index.blocks", "*.attn", "*.attn_lse" }, "init_blocks=1" },
-    { { "*.index.blocks", "*.attn", "*.attn_lse" }, "local_blocks=2" },
-    { { "*.mlp.act", "*.mlp", "*.moe.*" }, "gate_clamp=both" },
-    { { "vision.*.attn" }, "vision_boundary=none" },
-    { { "mtp.*" }, "mtp_handover=post_norm" },
-    { { "mtp.*" }, "mtp_embed=fused" },
-    { { "mtp.*" }, "mtp_zero_position0=true" },
-    { { "mtp.*" }, "mtp_join=additive" },
+enum { MOST_STEPS = 3 };
+
+struct trying {
+    struct m3_check *check;
+    const struct m3_check_plan *plan;
+    const struct m3_safetensors *candidate;
+    struct m3_semantics semantics;      /* as far as the search has come, */
+    struct m3_blamed culprit;           /* and what is the first wrong tap by it */
+    int by_comparison;                  /* which only the comparison with the truth could judge */
+    struct m3_semantics better;         /* a reading by which the first wrong tap is a later one, */
+    struct m3_blamed later;             /* this; name "": there is none */
+    int later_by_comparison;
+    int explains;                       /* by `better` nothing is wrong */
+    struct m3_error *error;
 };
 
-static int shows_at(size_t i, const struct m3_blamed *culprit)
-{
-    int shows = culprit->operators > 1;
-    for (size_t k = 0; k < sizeof readings[i].taps / sizeof *readings[i].taps && readings[i].taps[k]; k++)
-        shows |= fnmatch(readings[i].taps[k], culprit->name, 0) == 0;
-    return shows;
-}
+/* Is the first wrong tap judged by what it reads? Then it can be tried alone. */
+static int is_alone(const struct trying *t) { return !t->culprit.judged_by && !t->by_comparison; }
 
-/* Is nothing wrong by this reading, although as much is judged as by the model's own? */
-static int try_reading(int *explains, const struct m3_check *check, const struct m3_semantics *semantics,
-                       const struct m3_check_plan *plan, const struct m3_safetensors *candidate, struct m3_error *error)
+/* What is created in the first wrong tap by a reading; NaN: by it the model has no such tap. *passes: nothing else than
+ * rounding. */
+static int try_tap(int *passes, double *created, const struct trying *t, const struct m3_semantics *semantics)
 {
-    struct m3_setting setting = *plan->setting;
-    const struct m3_blame_options options = { .profile = plan->profile, .force = 1, .progress = plan->progress };
+    struct m3_setting setting = *t->plan->setting;
+    /* clang-format off */
+    const struct m3_blame_options options = { .taps = t->culprit.name, .force = 1, .is_alone = 1,
+                                              .progress = t->plan->progress };
+    /* clang-format on */
+    struct m3_error ignored = { 0 };
     struct m3_blame blame;
     setting.semantics = semantics;
-    const int status = m3_blame_honest(&blame, &setting, candidate, &options, plan->row_runs, error);
-    *explains = !status && blame.failed == 0 && blame.suspect == 0 && blame.not_comparable == 0 &&
-                blame.judged + check->by_comparison >= check->judged && blame.extra == check->blame.extra;
+    const int status = m3_blame(&blame, &setting, t->candidate, &options, &ignored);
+    *passes = status == M3_NOT_COMPARABLE || (!status && blame.failed + blame.suspect + blame.not_comparable == 0);
+    *created = !status && blame.count == 1 ? blame.taps[0].created : NAN;
     m3_blame_free(&blame);
+    if (!status || status == M3_NOT_COMPARABLE) m3_error_free(&ignored);
+    else m3_fail_because(t->error, status, &ignored);
+    return status == M3_NOT_COMPARABLE ? M3_OK : status;
+}
+
+/* A reading explains all if by it nothing is wrong, although as much is judged as by the model's own. */
+static int try_all(struct trying *t, const struct m3_semantics *semantics)
+{
+    const struct m3_blame_options options = { .force = 1, .progress = t->plan->progress };
+    struct m3_check_plan plan = *t->plan;
+    struct m3_setting setting = *t->plan->setting;
+    struct m3_error notes = { 0 };
+    struct m3_check other;
+    setting.semantics = semantics;
+    plan.setting = &setting;
+    plan.truth = NULL;
+    plan.kept = NULL;
+    const int status =
+        m3_check_judge(&other, &plan, t->candidate, &options, t->check->by_comparison > 0 ? &notes : NULL, t->error);
+    if (!status && other.blame.not_comparable == 0 && other.blame.extra <= t->check->blame.extra) {
+        const struct m3_blamed *culprit = other.blame.culprit, *best = t->later.name[0] ? &t->later : &t->culprit;
+        t->explains = other.verdict == M3_VERDICT_PASS && other.judged >= t->check->judged;
+        const int is_later = culprit && m3_tap_order(culprit->tap, culprit->layer, best->tap, best->layer) > 0;
+        if (is_later) t->later = *culprit, t->later_by_comparison = culprit != other.blamed;
+        if (t->explains || is_later) t->better = *semantics;
+    }
+    m3_check_free(&other);
+    m3_error_free(&notes);
     return status;
+}
+
+/* ---- the size of the noise of jitter, which may be any number */
+
+/* The place of the least value of the parabola through three points a distance d apart. */
+static double lowest(double x, double d, const double y[3])
+{
+    const double bend = y[0] - 2 * y[1] + y[2];
+    return bend > 0 ? x + d * (y[0] - y[2]) / (2 * bend) : NAN;
+}
+
+/* The size by which what is created is least: its square is a parabola, but for what the noise adds to the values. */
+static int fit_noise(double *size, const struct trying *t, struct m3_semantics s)
+{
+    double middle = 0x1p-10, part = 1;
+    int status = M3_OK, passes;
+    for (int round = 0; round < 3 && !status && middle > 0; round++, part = 0.1 / round) {
+        const double d = middle * part;
+        double y[3] = { 0 };
+        for (int i = 0; i < 3 && !status; i++) {
+            s.jitter = middle + (i - 1) * d;
+            status = try_tap(&passes, &y[i], t, &s);
+            y[i] *= y[i];
+        }
+        middle = lowest(middle, d, y);
+    }
+    *size = middle;
+    return status;
+}
+
+static int try_one(struct trying *t, const struct m3_semantics *semantics)
+{
+    int passes = 1, status = M3_OK;
+    double created;
+    if (is_alone(t)) status = try_tap(&passes, &created, t, semantics);
+    return status || !passes ? status : try_all(t, semantics);
+}
+
+/* Of an unknown size, the shortest number by which the tap passes. */
+static int try_noise(struct trying *t, struct m3_semantics semantics)
+{
+    double size = NAN;
+    int status = is_alone(t) ? fit_noise(&size, t, semantics) : M3_OK;
+    for (int digits = 1; digits <= 5 && !status && !t->explains && size > 0 && size <= 1; digits++) {
+        char text[32];
+        snprintf(text, sizeof text, "%.*g", digits, size);
+        semantics.jitter = strtod(text, NULL);
+        status = try_one(t, &semantics);
+    }
+    return status;
+}
+
+static int try(struct trying *t, const struct m3_semantics *semantics)
+{
+    return isnan(semantics->jitter) ? try_noise(t, *semantics) : try_one(t, semantics);
+}
+
+/* ---- the search */
+
+/* Looks for a reading that explains the first wrong tap. Where operators are judged together, it may show at a tap before
+ * it that is not in the dump. */
+static int step(struct trying *t)
+{
+    struct m3_semantics others[M3_MOST_READINGS];
+    const int is_one = is_alone(t) && t->culprit.operators == 1;
+    const struct m3_shows_at at = { .tap = is_one ? t->culprit.name : NULL };
+    const int count = m3_list_readings(others, &t->semantics, t->plan->setting, &at);
+    int status = M3_OK;
+    t->later.name[0] = '\0';
+    for (int i = 0; i < count && !status && !t->explains; i++) status = try(t, &others[i]);
+    return status;
+}
+
+/* m3ref states in its dumps by which reading they were made. */
+static int try_stated(struct trying *t)
+{
+    struct m3_semantics stated;
+    const char *text = m3_safetensors_metadata(t->candidate, "semantics");
+    if (!text) return M3_OK;
+    m3_semantics_read(&stated, text);
+    return memcmp(&stated, &t->semantics, sizeof stated) == 0 ? M3_OK : try_all(t, &stated);
 }
 
 int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                       struct m3_error *error)
 {
-    const struct m3_blamed *culprit = check->blame.culprit;
-    const struct m3_semantics *own = plan->setting->semantics;
-    int status = M3_OK, explains = 0;
-    for (size_t i = 0; !status && culprit && i < sizeof readings / sizeof *readings; i++) {
-        struct m3_semantics other = *own;
-        if (!shows_at(i, culprit)) continue;
-        status = m3_semantics_set(&other, readings[i].reading, error);
-        if (!status && memcmp(&other, own, sizeof other) == 0) continue;
-        if (!status) status = try_reading(&explains, check, &other, plan, candidate, error);
-        if (status || !explains) continue;
-        snprintf(check->reading, sizeof check->reading, "%s", readings[i].reading);
-        break;
+    struct trying t = { .check = check, .plan = plan, .candidate = candidate, .error = error };
+    if (!check->blame.culprit) return M3_OK;
+    t.semantics = *plan->setting->semantics;
+    t.culprit = *check->blame.culprit;
+    t.by_comparison = check->blame.culprit != check->blamed;
+    int status = try_stated(&t);
+    for (int steps = 0; steps < MOST_STEPS && !status && !t.explains; steps++) {
+        status = step(&t);
+        if (!t.later.name[0]) break;
+        t.semantics = t.better;
+        t.culprit = t.later;
+        t.by_comparison = t.later_by_comparison;
     }
+    if (!status && t.explains) m3_semantics_changes(check->reading, plan->setting->semantics, &t.better);
     return status;
 }

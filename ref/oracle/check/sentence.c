@@ -50,7 +50,7 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
         m3_text_add(
             w, " An engine that also rounds as +%s allows gives such results: with --profile %s+%s nothing is wrong.",
             check->profile_word, plan->profile, check->profile_word);
-    if (culprit->mistake)
+    if (check->mistake)
         m3_text_add(w, " It looks like the known mistake %s: %s.", culprit->mistake->id, culprit->mistake->what);
     else if (!check->reading[0] && !check->profile_word[0] && culprit->mistakes_tried > 0)
         m3_text_add(w, " No known mistake of this operator explains it (%d tried).", culprit->mistakes_tried);

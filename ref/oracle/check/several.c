@@ -160,7 +160,7 @@ static int try_other_anchor(struct m3_check *check, const struct m3_check_plan *
     const int by_slot = other.block_anchor == M3_ANCHOR_SLOT;
     struct m3_parts parts = { 0 };
     int explains = 0, status = M3_OK;
-    if (!check->blame.culprit || check->reading[0] || check->profile_word[0]) return M3_OK;
+    if (!check->blame.culprit || check->reading[0]) return M3_OK;
     if (!is_padded_before(&batch->layout) || !shows_anchor(check->blame.culprit)) return M3_OK;
     other.block_anchor = by_slot ? M3_ANCHOR_SEQUENCE : M3_ANCHOR_SLOT;
     const char **hashes = calloc((size_t)batch->layout.count, sizeof *hashes);
@@ -194,10 +194,9 @@ static int check_several(struct m3_check *check, const struct m3_check_plan *pla
     if (status) return status;
     m3_check_settle(check);
     check->blamed = check->blame.culprit;
-    check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
-    snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
     find_reading(check);
     status = try_other_anchor(check, plan, batch, candidate, error);
+    m3_check_name_cause(check, plan);
     m3_check_say(check, plan);
     return status;
 }

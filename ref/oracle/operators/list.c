@@ -35,11 +35,13 @@ static json_t *listed(const struct m3_operand_row *rows, int most, int outputs)
 static json_t *listed_parameters(const struct m3_operator_row *op)
 {
     const struct m3_call_parameter *p;
-    char value[M3_PARAMETER_TEXT];
+    char value[M3_PARAMETER_TEXT], choices[M3_PARAMETER_TEXT];
     json_t *all = json_array();
-    for (int i = 0; (p = m3_parameter_in(value, op->parameters, i)); i++)
+    for (int i = 0; (p = m3_parameter_in(value, op->parameters, i)); i++) {
+        m3_parameter_choices(choices, p);
         json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s}", "name", p->name, "default", value, "values",
-                                             p->words ? p->words : "number", "what", p->what));
+                                             choices, "what", p->what));
+    }
     return all;
 }
 

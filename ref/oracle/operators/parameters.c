@@ -1,5 +1,6 @@
 #include "oracle/operators/parameters.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,42 +8,69 @@
 
 #include "model/semantics.h"
 
+#define NUMBER(name, value, what)                                                                                      \
+    {                                                                                                                  \
+        #name, M3_PARAMETER_NUMBER, value, what
+#define COUNT(name, value, what)                                                                                       \
+    {                                                                                                                  \
+        #name, M3_PARAMETER_COUNT, value, what
+#define CONFIG(field) .of = M3_OF_CONFIG, .at = offsetof(struct m3_config, field)
+#define VISION(field) .at_in_vision = offsetof(struct m3_config, vision.field)
+#define CALL(field) .of = M3_OF_CALL, .at = offsetof(struct m3_parameters, field)
+#define READING(name, what) { #name, M3_PARAMETER_WORD, NULL, what, .of = M3_OF_SEMANTICS }
+
 /* clang-format off */
 static const struct m3_call_parameter all[] = {
-    { "eps", M3_PARAMETER_NUMBER, "1e-6", NULL, "added to the mean of squares, or to the variance" },
-    { "theta", M3_PARAMETER_NUMBER, "5000000", NULL, "base of the angles" },
-    { "R", M3_PARAMETER_COUNT, "64", NULL, "channels of a head that are rotated" },
-    { "block", M3_PARAMETER_COUNT, "128", NULL, "keys in a block" },
-    { "N", M3_PARAMETER_COUNT, "16", NULL, "width of a list of blocks" },
-    { "K", M3_PARAMETER_COUNT, "4", NULL, "experts of a token" },
-    { "p0", M3_PARAMETER_COUNT, "0", NULL, "places before row 0" },
-    { "id", M3_PARAMETER_COUNT, "0", NULL, "the placeholder's id" },
-    { "merge", M3_PARAMETER_COUNT, "2", NULL, "patches that are merged, per side" },
-    { "segment_frames", M3_PARAMETER_COUNT, "0", NULL, "steps of a segment of a video; 0: no limit" },
-    { "factor", M3_PARAMETER_NUMBER, "2", NULL, "of the routed sum" },
-    { "alpha", M3_PARAMETER_NUMBER, "1.702", NULL, "of SwiGLU-OAI" },
-    { "limit", M3_PARAMETER_NUMBER, "7", NULL, "clamp of gate and up" },
-    { "activation", M3_PARAMETER_WORD, "swiglu_oai", "swiglu_oai|swiglu", "between the matrices" },
-    { "eps_noise", M3_PARAMETER_NUMBER, "0.01", NULL, "size of the noise" },
-    { "pool", M3_PARAMETER_WORD, "max", "max|lse", "SPEC 4" },
-    { "index_scale", M3_PARAMETER_WORD, "1", "1|rsqrt", "SPEC 4" },
-    { "selection", M3_PARAMETER_WORD, "group", "group|shared|union", "SPEC 4" },
-    { "init_blocks", M3_PARAMETER_WORD, "0", NULL, "first blocks that are always chosen" },
-    { "local_blocks", M3_PARAMETER_WORD, "1", NULL, "last blocks that are always chosen" },
-    { "local_rule", M3_PARAMETER_WORD, "last", "last|own", "SPEC 4" },
-    { "gate_clamp", M3_PARAMETER_WORD, "upper", "upper|both", "SPEC 4" },
-    { "rope_angle", M3_PARAMETER_WORD, "f64", "f64|f32", "SPEC 4" },
-    { "vision_boundary", M3_PARAMETER_WORD, "segment", "segment|none", "SPEC 4" },
-    { "mtp_join", M3_PARAMETER_WORD, "concat", "concat|additive", "SPEC 4" },
-    { "mtp_zero_position0", M3_PARAMETER_WORD, "false", "false|true", "SPEC 4" },
+    NUMBER(eps, "1e-6", "added to the mean of squares, or to the variance"), CONFIG(eps), VISION(eps), .least = -INFINITY },
+    NUMBER(theta, "5000000", "base of the angles"), CONFIG(rope_theta), VISION(rope_theta), .least = DBL_TRUE_MIN },
+    COUNT(R, "64", "channels of a head that are rotated"), CONFIG(R), .least = 1, .is_even = 1 },
+    COUNT(block, "128", "keys in a block"), CONFIG(block), .least = 1 },
+    COUNT(N, "16", "width of a list of blocks"), CONFIG(N), .least = 1 },
+    COUNT(K, "4", "experts of a token"), CONFIG(K), .least = 1 },
+    COUNT(p0, "0", "places before row 0"), CALL(p0) },
+    COUNT(id, "0", "the placeholder's id"), CALL(id) },
+    COUNT(merge, "2", "patches that are merged, per side"), CALL(merge), .least = 1 },
+    COUNT(segment_frames, "0", "steps of a segment of a video; 0: no limit"), CONFIG(vision.segment_max_frames) },
+    NUMBER(factor, "2", "of the routed sum"), CONFIG(routed_scaling), .least = -INFINITY },
+    NUMBER(alpha, "1.702", "of SwiGLU-OAI"), CONFIG(swiglu_alpha), .least = -INFINITY },
+    NUMBER(limit, "7", "clamp of gate and up"), CONFIG(swiglu_limit), .least = -INFINITY },
+    { "activation", M3_PARAMETER_WORD, "swiglu_oai", "between the matrices", .of = M3_OF_CONFIG },
+    NUMBER(eps_noise, "0.01", "size of the noise"),
+      .of = M3_OF_SEMANTICS, .at = offsetof(struct m3_semantics, jitter), .least = -INFINITY },
+    READING(pool, "SPEC 4"),
+    READING(index_scale, "SPEC 4"),
+    READING(selection, "SPEC 4"),
+    READING(init_blocks, "first blocks that are always chosen"),
+    READING(local_blocks, "last blocks that are always chosen"),
+    READING(local_rule, "SPEC 4"),
+    READING(gate_clamp, "SPEC 4"),
+    READING(rope_angle, "SPEC 4"),
+    READING(vision_boundary, "SPEC 4"),
+    READING(mtp_join, "SPEC 4"),
+    READING(mtp_zero_position0, "SPEC 4"),
 };
 /* clang-format on */
 
-const struct m3_call_parameter *m3_parameter_named(const char *name)
+static const struct m3_call_parameter *named(const char *name)
 {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (strcmp(all[i].name, name) == 0) return &all[i];
     return NULL;
+}
+
+/* The field of the semantics that a word is; NULL: the activation. */
+static const struct m3_field *field_of(const struct m3_call_parameter *p)
+{
+    return p->type == M3_PARAMETER_WORD ? m3_semantics_field(p->name) : NULL;
+}
+
+void m3_parameter_choices(char text[M3_PARAMETER_TEXT], const struct m3_call_parameter *p)
+{
+    const struct m3_field *field = field_of(p);
+    if (field && m3_field_is_named(field)) m3_field_choices(text, field);
+    else
+        snprintf(text, M3_PARAMETER_TEXT, "%s",
+                 p->type == M3_PARAMETER_WORD && !field ? "swiglu_oai|swiglu" : "number");
 }
 
 const struct m3_call_parameter *m3_parameter_in(char value[M3_PARAMETER_TEXT], const char *list, int i)
@@ -56,38 +84,30 @@ const struct m3_call_parameter *m3_parameter_in(char value[M3_PARAMETER_TEXT], c
     const size_t length = strcspn(entry, "=");
     const int replaced = entry[length] == '=';
     entry[length] = '\0';
-    const struct m3_call_parameter *p = entry[0] ? m3_parameter_named(entry) : NULL;
-    if (p && value) snprintf(value, M3_PARAMETER_TEXT, "%s", replaced ? entry + length + 1 : p->value);
+    const struct m3_call_parameter *p = entry[0] ? named(entry) : NULL;
+    if (!p || !value) return p;
+    if (!replaced && !p->value) m3_field_default(value, field_of(p));
+    else snprintf(value, M3_PARAMETER_TEXT, "%s", replaced ? entry + length + 1 : p->value);
     return p;
 }
 
-static int set_number(struct m3_parameters *to, const char *name, double x)
+void *m3_parameter_place(const struct m3_parameters *in, const struct m3_call_parameter *p)
 {
-    struct m3_config *c = to->config;
-    if (!isfinite(x)) return 0;
-    if (strcmp(name, "eps") == 0) *(to->in_vision ? &c->vision.eps : &c->eps) = x;
-    else if (strcmp(name, "theta") == 0) *(to->in_vision ? &c->vision.rope_theta : &c->rope_theta) = x;
-    else if (strcmp(name, "factor") == 0) c->routed_scaling = x;
-    else if (strcmp(name, "alpha") == 0) c->swiglu_alpha = x;
-    else if (strcmp(name, "limit") == 0) c->swiglu_limit = x;
-    else to->semantics->jitter = x;
-    return strcmp(name, "theta") != 0 || x > 0;
+    char *const of[] = { (char *)in->config, (char *)in->semantics, (char *)(uintptr_t)in };
+    return of[p->of] + (in->in_vision && p->at_in_vision ? p->at_in_vision : p->at);
 }
 
-static int set_count(struct m3_parameters *to, const char *name, int64_t n)
+static int set_number(struct m3_parameters *to, const struct m3_call_parameter *p, double x)
 {
-    struct m3_config *c = to->config;
-    int64_t *at = strcmp(name, "R") == 0       ? &c->R
-                  : strcmp(name, "block") == 0 ? &c->block
-                  : strcmp(name, "N") == 0     ? &c->N
-                  : strcmp(name, "K") == 0     ? &c->K
-                  : strcmp(name, "p0") == 0    ? &to->p0
-                  : strcmp(name, "id") == 0    ? &to->id
-                  : strcmp(name, "merge") == 0 ? &to->merge
-                                               : &c->vision.segment_max_frames;
-    const int may_be_0 = at == &to->p0 || at == &to->id || at == &c->vision.segment_max_frames;
-    if (n < !may_be_0 || n > INT32_MAX || (at == &c->R && n % 2)) return 0;
-    *at = n;
+    if (!isfinite(x) || x < p->least) return 0;
+    *(double *)m3_parameter_place(to, p) = x;
+    return 1;
+}
+
+static int set_count(struct m3_parameters *to, const struct m3_call_parameter *p, double x)
+{
+    if (x != floor(x) || !(x >= p->least && x <= INT32_MAX) || (p->is_even && fmod(x, 2) != 0)) return 0;
+    *(int64_t *)m3_parameter_place(to, p) = (int64_t)x;
     return 1;
 }
 
@@ -107,22 +127,21 @@ static int set_text(struct m3_parameters *to, const struct m3_call_parameter *p,
                     struct m3_error *error)
 {
     struct m3_error why = { 0 };
-    char *end;
+    char *end, choices[M3_PARAMETER_TEXT];
     int fits;
     if (p->type == M3_PARAMETER_WORD) {
         fits = !set_word(to, p->name, text, &why);
     } else {
         const double x = strtod(text, &end);
-        fits = *text && !*end &&
-               (p->type == M3_PARAMETER_NUMBER ? set_number(to, p->name, x)
-                                               : x == floor(x) && fabs(x) < 1e15 && set_count(to, p->name, (int64_t)x));
+        fits = *text && !*end && (p->type == M3_PARAMETER_NUMBER ? set_number(to, p, x) : set_count(to, p, x));
     }
     m3_error_free(&why);
     if (fits) return M3_OK;
+    m3_parameter_choices(choices, p);
     return m3_fail(error, M3_BAD_INPUT, "%s: parameter %s: got %s, expected %s", name, p->name, text,
-                   p->words                         ? p->words
+                   strcmp(choices, "number") != 0   ? choices
                    : p->type == M3_PARAMETER_NUMBER ? "a number"
-                   : strcmp(p->name, "R") == 0      ? "an even number above 0"
+                   : p->is_even                     ? "an even number above 0"
                                                     : "a whole number in range");
 }
 

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/semantics.h"
 #include "oracle/server/private/judge.h"
 #include "oracle/variants/mistakes.h"
+#include "oracle/variants/readings.h"
 
 /* Of honest runs the worst quotient is 1. A mistake may also make roundings larger: what is much nearer than the truth
  * and than all else explains an answer up to a larger quotient. */
@@ -43,18 +43,15 @@ static int ask_double(struct m3_told *told, const struct m3_question *q, const s
 }
 
 /* A right run of the reading; or one with the mistake. Without rounding, as the truth is. *told stays empty where the
- * mistake does not apply, or the reading is that of the model, or NaN arises: that explains nothing. */
+ * mistake does not apply, or NaN arises: that explains nothing. */
 static int run_cause(struct m3_told *told, const struct m3_question *q, const struct m3_server_plan *plan,
-                     const struct m3_mistake *mistake, const char *reading, struct m3_error *error)
+                     const struct m3_mistake *mistake, const struct m3_semantics *semantics, struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
-    struct m3_semantics semantics = *s->semantics;
     struct m3_mistaken_run *run = NULL;
     struct m3_error ignored = { 0 };
     *told = (struct m3_told){ 0 };
-    int status = reading ? m3_semantics_set(&semantics, reading, error) : M3_OK;
-    if (status || (reading && memcmp(&semantics, s->semantics, sizeof semantics) == 0)) return status;
-    status = m3_mistake_install(&run, mistake, s->model, &semantics, s->the_case, &ignored);
+    int status = m3_mistake_install(&run, mistake, s->model, semantics, s->the_case, &ignored);
     if (!status) status = m3_told_new(told, q, 0, &ignored);
     if (!status) status = ask_double(told, q, plan, m3_mistaken_model(run), m3_mistaken_request(run), &ignored);
     if (status) m3_told_free(told);
@@ -71,7 +68,7 @@ static int try_temperature(struct m3_server *r, const struct m3_server_plan *pla
     const double scale = best_scale(w);
     if (!(scale > 0.05 && scale < 20) || fabs(scale - 1) < 0.02) return M3_OK;
     scaled.scale *= scale;
-    int status = run_cause(&told, &scaled, plan, NULL, NULL, error);
+    int status = run_cause(&told, &scaled, plan, NULL, plan->setting->semantics, error);
     double worst = NAN;
     if (!status && told.logprobs) status = m3_weigh_against(&worst, w, &told, r->is_fine, error);
     m3_told_free(&told);
@@ -81,19 +78,6 @@ static int try_temperature(struct m3_server *r, const struct m3_server_plan *pla
 }
 
 /* ---- readings and mistakes */
-
-static const char *const readings[] = {
-    "pool=lse",      "index_scale=rsqrt", "selection=shared", "selection=union",
-    "init_blocks=1", "local_blocks=2",    "gate_clamp=both",  "vision_boundary=none"
-};
-enum { READINGS = sizeof readings / sizeof *readings };
-
-static int is_known_reading(const char *reading)
-{
-    for (int i = 0; i < READINGS; i++)
-        if (strcmp(readings[i], reading) == 0) return 1;
-    return 0;
-}
 
 /* Programs of a coarse profile may round so (SPEC 7.12). */
 static const char *const permitted[] = { "attn.partial_bf16", "norm.early_round",      "router.bf16",
@@ -126,24 +110,52 @@ int m3_cause_try(struct m3_causes *best, const struct m3_cause *cause, const str
     return status;
 }
 
+static int is_listed(const struct m3_semantics *semantics, const struct m3_semantics *list, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (memcmp(semantics, &list[i], sizeof *semantics) == 0) return 1;
+    return 0;
+}
+
+static int try_cause(struct m3_causes *best, struct m3_server *r, const struct m3_server_plan *plan,
+                     const struct m3_weighing *w, const struct m3_cause *cause, const struct m3_semantics *semantics,
+                     struct m3_error *error)
+{
+    struct m3_told told;
+    r->tried++;
+    int status = run_cause(&told, w->question, plan, cause->mistake, semantics, error);
+    if (told.logprobs && !status) status = m3_cause_try(best, cause, w, &told, r->is_fine, error);
+    m3_told_free(&told);
+    return status;
+}
+
+/* The size of a noise is not looked for in an answer. A mistake that is another reading is tried as that. */
 static int try_all(struct m3_causes *best, struct m3_server *r, const struct m3_server_plan *plan,
                    const struct m3_weighing *w, struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
+    const struct m3_shows_at at = { .is_of_logits = 1 };
+    struct m3_semantics readings[M3_MOST_READINGS + 1];
+    const int count = m3_list_readings(readings, s->semantics, s, &at), all = count + m3_mistake_count();
     int status = M3_OK;
-    for (int i = 0; i < READINGS + m3_mistake_count() && !status; i++) {
-        const struct m3_mistake *mistake = i < READINGS ? NULL : m3_mistake_at(i - READINGS);
-        const struct m3_cause cause = { mistake, mistake ? mistake->reading : readings[i] };
-        struct m3_told told;
-        if (mistake &&
-            (m3_mistake_missing(mistake, s->model, s->semantics, s->the_case) ||
-             m3_cause_permitted(mistake, r->is_fine) || (mistake->reading && is_known_reading(mistake->reading))))
-            continue;
-        m3_tell(&plan->progress, "cause", i, READINGS + m3_mistake_count());
-        r->tried++;
-        status = run_cause(&told, w->question, plan, mistake, mistake ? NULL : readings[i], error);
-        if (told.logprobs && !status) status = m3_cause_try(best, &cause, w, &told, r->is_fine, error);
-        m3_told_free(&told);
+    readings[count] = *s->semantics;
+    for (int i = 0; i < count && !status; i++) {
+        struct m3_cause cause = { .mistake = NULL };
+        m3_semantics_changes(cause.reading, s->semantics, &readings[i]);
+        m3_tell(&plan->progress, "cause", i, all);
+        if (!isnan(readings[i].jitter)) status = try_cause(best, r, plan, w, &cause, &readings[i], error);
+    }
+    for (int i = count; i < all && !status; i++) {
+        struct m3_cause cause = { .mistake = m3_mistake_at(i - count) };
+        struct m3_semantics same = *s->semantics;
+        const char *reading = cause.mistake->reading;
+        if (m3_mistake_missing(cause.mistake, s->model, s->semantics, s->the_case)) continue;
+        if (m3_cause_permitted(cause.mistake, r->is_fine)) continue;
+        if (reading) status = m3_semantics_set(&same, reading, error);
+        if (status || (reading && is_listed(&same, readings, count + 1))) continue;
+        if (reading) snprintf(cause.reading, sizeof cause.reading, "%s", reading);
+        m3_tell(&plan->progress, "cause", i, all);
+        status = try_cause(best, r, plan, w, &cause, s->semantics, error);
     }
     return status;
 }
@@ -160,7 +172,7 @@ static void name(struct m3_server *r, const struct m3_cause *cause)
         r->mistake = cause->mistake->id;
         r->mistake_what = cause->mistake->what;
     }
-    if (cause->reading) snprintf(r->reading, sizeof r->reading, "%s", cause->reading);
+    memcpy(r->reading, cause->reading, sizeof r->reading);
 }
 
 /* An answer that has moved far toward a mistake is not right, however far apart honest runs are. */

@@ -4,6 +4,7 @@
 #define M3_ORACLE_SERVER_SERVER_H
 
 #include "base/progress.h"
+#include "model/semantics.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/verdict.h"
 #include "oracle/server/answer.h"
@@ -64,7 +65,7 @@ struct m3_server {
     enum m3_status status;
     const char *mistake; /* id and description of the known mistake, or NULL */
     const char *mistake_what;
-    char reading[64]; /* or "" */
+    char reading[M3_SEMANTICS_TEXT]; /* or "" */
     double temperature; /* that explains the log-probabilities; 0: none */
     double z_toward, share; /* how far the answer has moved toward it; 0: not that far */
     int tried; /* mistakes and readings */

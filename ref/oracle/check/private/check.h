@@ -8,8 +8,17 @@
 int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                       struct m3_error *error);
 
+/* Judges by blame and, if there are notes to make, by comparison with the truth: what m3_check finds, but for the cause.
+ */
+int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                   const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error);
+
 /* The verdict, from the blame and, where that has none, from the comparison. */
 void m3_check_settle(struct m3_check *check);
+
+/* The surest cause: a reading by which nothing is wrong wins over a mistake that is no part of it, and over a
+ * profile's word. */
+void m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan);
 
 /* *taps := patterns of the taps that the setting judges, to be freed; NULL: all. */
 int m3_part_taps(char **taps, const struct m3_setting *setting, struct m3_error *error);

@@ -42,7 +42,7 @@ double m3_resolution_of(const double *got, int64_t n);
 /* causes.c: which of the causes, whose runs are tried one by one, is nearest to the answer. */
 struct m3_cause {
     const struct m3_mistake *mistake;   /* or NULL */
-    const char *reading;                /* or NULL */
+    char reading[M3_SEMANTICS_TEXT];    /* or "" */
 };
 struct m3_causes {
     double worst, second;               /* quotients of m3_weigh_against; `near` has the least */
