@@ -183,7 +183,7 @@ $(LIBRARY): $(OBJECTS)
 
 # The shared library shows the functions of m3ref.h and of the headers that it includes, and no others: in a process
 # with PyTorch no name of ours may replace one of its own, or the reverse.
-headers = $(CC) $(CFLAGS) -MM -MF - $(1) | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u
+headers = $(CC) $(CFLAGS) -MM -MF - $(1) | tr -d '\\' | tr ' ' '\n' | grep -E '^ref/.*\.(h|def)$$' | sort -u
 $(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h) Makefile
 	@mkdir -p $(@D)
 	@{ echo "M3REF_$(LIBRARY_ABI) { global:"; $(call headers,$<) | \

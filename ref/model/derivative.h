@@ -7,25 +7,15 @@
 #include "model/model.h"
 #include "ops/ops.h"
 
-/* Operators, with `in` and `out` in this order. Matrices are not in `in`: they are `w`, or `experts`. */
+/* M3_DERIVATIVE_EMBED and so on; M3_BACK_name of ops/operators.def numbers `in` and `out`. Matrices are not in `in`: they
+ * are `w`, or `experts`. */
 enum m3_derivative {
     M3_DERIVATIVE_NONE,
-    M3_DERIVATIVE_EMBED,                /* ids: dw */
-    M3_DERIVATIVE_RMS_NORM,             /* x w: dx dw */
-    M3_DERIVATIVE_RMS_NORM_PLAIN,
-    M3_DERIVATIVE_LINEAR,               /* x: dx dw dbias */
-    M3_DERIVATIVE_ROPE,                 /* cos sin: dx */
-    M3_DERIVATIVE_ATTEND_FULL,          /* q k v: dq dk dv */
-    M3_DERIVATIVE_ATTEND_BLOCKS,        /* q k v blocks: dq dk dv */
-    M3_DERIVATIVE_ATTEND_SEGMENTS,      /* q k v ends: dq dk dv */
-    M3_DERIVATIVE_SWIGLU_OAI,           /* gate up: dgate dup */
-    M3_DERIVATIVE_SWIGLU,
-    M3_DERIVATIVE_SIGMOID,              /* x: dx */
-    M3_DERIVATIVE_ROUTE,                /* s ids: ds; dy is the gradient of the weights */
-    M3_DERIVATIVE_EXPERTS,              /* x ids p: dx dp dw1 dw3 dw2 */
-    M3_DERIVATIVE_LAYER_NORM,           /* x w: dx dw db */
-    M3_DERIVATIVE_GELU,                 /* x: dx */
-    M3_DERIVATIVE_SCATTER,              /* ids: dx df */
+#define M3_ONE(name, NAME, ...) M3_DERIVATIVE_##NAME,
+#define M3_NONE(...)
+    M3_DERIVATIVES(M3_ONE, M3_NONE, M3_NONE)
+#undef M3_ONE
+#undef M3_NONE
 };
 
 enum { M3_DERIVATIVE_INPUTS = 4, M3_DERIVATIVE_OUTPUTS = 5 };
@@ -35,6 +25,7 @@ struct m3_derivative_request {
     const void *dy, *dlse;                              /* `real`; dlse [T,Q] of causal attention, or NULL */
     const void *in[M3_DERIVATIVE_INPUTS];               /* `real`; ids and blocks int32_t, ends int64_t */
     void *out[M3_DERIVATIVE_OUTPUTS];                   /* `real`, all elements are stored; NULL: not wanted */
+    int64_t counts[M3_DERIVATIVE_OUTPUTS];              /* how many */
     const struct m3_weight *w;                          /* of linear */
     const struct m3_expert *experts;                    /* [E] */
     int64_t T, H;               /* rows and columns of x, or of what is computed element by element */

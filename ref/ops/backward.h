@@ -80,45 +80,23 @@ typedef int m3_op_scatter_backward(struct m3_ctx *, real *dx, real *df, const re
                                    int64_t T, int64_t M, int64_t H);
 
 struct m3_backward_ops {
-    m3_op_embed_backward *embed;
-    m3_op_rms_norm_backward *rms_norm;
-    m3_op_rms_norm_plain_backward *rms_norm_plain;
-    m3_op_linear_backward *linear;
-    m3_op_rope_backward *rope;
-    m3_op_attend_full_backward *attend_full;
-    m3_op_attend_blocks_backward *attend_blocks;
-    m3_op_attend_segments_backward *attend_segments;
-    m3_op_swiglu_oai_backward *swiglu_oai;
-    m3_op_swiglu_backward *swiglu;
-    m3_op_sigmoid_backward *sigmoid;
-    m3_op_route_backward *route;
-    m3_op_experts_backward *experts;
-    m3_op_add_backward *add;
-    m3_op_layer_norm_backward *layer_norm;
-    m3_op_gelu_backward *gelu;
-    m3_op_scatter_backward *scatter;
+#define ENTRY(name, ...) m3_op_##name##_backward *name;
+#define NONE(...)
+    M3_DERIVATIVES(ENTRY, NONE, ENTRY)
+#undef ENTRY
+#undef NONE
 };
 
 /* m3_NAME_backward is the plain body, the definition, in the file of the operator. m3_fast_NAME_backward (ops/fast/)
  * gives the same bits under the sum order `ordered`; under `blas` it computes and adds in `real`, in another order.
  * Where it is missing, the plain body is fast enough. */
-m3_op_embed_backward m3_embed_backward;
-m3_op_rms_norm_backward m3_rms_norm_backward;
-m3_op_rms_norm_plain_backward m3_rms_norm_plain_backward;
-m3_op_linear_backward m3_linear_backward, m3_fast_linear_backward;
-m3_op_rope_backward m3_rope_backward;
-m3_op_attend_full_backward m3_attend_full_backward, m3_fast_attend_full_backward;
-m3_op_attend_blocks_backward m3_attend_blocks_backward, m3_fast_attend_blocks_backward;
-m3_op_attend_segments_backward m3_attend_segments_backward, m3_fast_attend_segments_backward;
-m3_op_swiglu_oai_backward m3_swiglu_oai_backward;
-m3_op_swiglu_backward m3_swiglu_backward;
-m3_op_sigmoid_backward m3_sigmoid_backward;
-m3_op_route_backward m3_route_backward;
-m3_op_experts_backward m3_experts_backward, m3_fast_experts_backward;
-m3_op_add_backward m3_add_backward;
-m3_op_layer_norm_backward m3_layer_norm_backward;
-m3_op_gelu_backward m3_gelu_backward;
-m3_op_scatter_backward m3_scatter_backward;
+#define BACK_PLAIN(name) m3_op_##name##_backward m3_##name##_backward;
+#define BACK_FAST(name) m3_op_##name##_backward m3_##name##_backward, m3_fast_##name##_backward;
+#define BODIES(name, NAME, bodies, ...) BACK_##bodies(name)
+#define NONE(...)
+M3_DERIVATIVES(BODIES, NONE, BODIES)
+#undef BODIES
+#undef NONE
 
 /* The plain bodies, and the bodies that a pass uses by default. */
 extern const struct m3_backward_ops m3_plain_backward_ops, m3_fast_backward_ops;

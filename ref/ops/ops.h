@@ -49,6 +49,7 @@ extern "C" {
 #include "base/semantics.h"
 #include "base/status.h"
 #include "base/weight.h"
+#include "ops/operators.def"
 
 enum { M3_OPS_ABI = 4 };
 
@@ -119,28 +120,12 @@ struct m3_ops {
     int abi_version;                /* M3_OPS_ABI */
     int real_bytes;                 /* sizeof(real) */
 
-    m3_op_embed *embed;
-    m3_op_rms_norm *rms_norm;
-    m3_op_rms_norm_plain *rms_norm_plain;
-    m3_op_linear *linear;
-    m3_op_rope_table *rope_table;
-    m3_op_rope *rope;
-    m3_op_attend_full *attend_full;
-    m3_op_block_scores *block_scores;
-    m3_op_select_blocks *select_blocks;
-    m3_op_attend_blocks *attend_blocks;
-    m3_op_swiglu_oai *swiglu_oai;
-    m3_op_swiglu *swiglu;
-    m3_op_sigmoid *sigmoid;
-    m3_op_route *route;
-    m3_op_experts *experts;
-    m3_op_add *add;
-    m3_op_layer_norm *layer_norm;
-    m3_op_rope_table_3d *rope_table_3d;
-    m3_op_attend_segments *attend_segments;
-    m3_op_gelu *gelu;
-    m3_op_scatter *scatter;
-    m3_op_jitter *jitter;
+    /* m3_op_embed *embed; and so on, in the order of the page above. */
+#define M3_OPS_ENTRY(name, ...) m3_op_##name *name;
+#define M3_OPS_NONE(...)
+    M3_OPERATORS(M3_OPS_ENTRY, M3_OPS_NONE)
+#undef M3_OPS_ENTRY
+#undef M3_OPS_NONE
 };
 
 /* What a plug-in exports under these two names: the table for which it was built, which must be this one, and a

@@ -6,55 +6,160 @@
 
 static const enum m3_dtype real_dtype = sizeof(real) == sizeof(double) ? M3_F64 : M3_F32;
 
-/* ---- operands and parameters of a call */
+/* ---- what is in a call: the words of M3_CALL_name (operators.def) */
 
-static struct m3_outside_operand *add(struct m3_outside_call *c, const char *name, enum m3_dtype dtype,
-                                      const void *data, int rank, int64_t n0, int64_t n1, int64_t n2)
+enum kind {
+    /* Operands. */
+    REALS,
+    FLAT,                /* FLAT: n numbers, of whatever shape */
+    IDS,
+    PLACES,                /* int32_t, int64_t */
+    MATRIX,
+    EXPERTS,            /* struct m3_weight; struct m3_expert [E], three operands */
+    KEY,                        /* 64 bits, which no parameter holds */
+    /* Sizes; the COUNTs are parameters, too. HALF: the letter's size is half of it. */
+    SIZE,
+    COUNT,
+    HALF,
+    HALF_COUNT,
+    SEGMENTS,                   /* of the ends that come before it */
+    /* Parameters, and structs of sizes and parameters. */
+    REAL,
+    DOUBLE,
+    ID,
+    ANGLE,
+    ATTEND,
+    ATTEND_BLOCKS,
+    SCORES,
+    SELECTION,
+    ACTIVATION,
+    GATED,          /* of swiglu_oai; of experts, which may have either */
+};
+
+/* An argument of C, and where it stands. */
+struct argument {
+    enum kind kind;
+    enum { AN_INPUT, AN_OUTPUT, MAY_BE_LEFT_OUT } use;
+    const char *name, *letters;
+    void *at;
+};
+
+/* Pointers of all types are stored alike. */
+static void *pointer_at(const struct argument *a)
+{
+    void *pointer;
+    memcpy(&pointer, a->at, sizeof pointer);
+    return pointer;
+}
+
+static void point(const struct argument *a, const void *to) { memcpy(a->at, &to, sizeof to); }
+
+/* ---- sizes by their letters */
+
+struct sizes {
+    int64_t of[128];
+};
+
+static void set_size(struct sizes *s, char letter, int64_t size) { s->of[(unsigned char)letter] = size; }
+
+static void attend_sizes(struct sizes *s, const struct m3_attend *d)
+{
+    const int64_t all[] = { d->T, d->p0 + d->T, d->Q, d->G, d->D, d->N };
+    for (int i = 0; i < 6; i++) set_size(s, "TSQGDN"[i], all[i]);
+}
+
+static void index_sizes(struct sizes *s, const struct m3_index *d)
+{
+    const int64_t all[] = { d->T, d->p0 + d->T, d->G, d->X, d->B, d->N };
+    for (int i = 0; i < 6; i++) set_size(s, "TSGXBN"[i], all[i]);
+}
+
+static void take_size(struct sizes *s, const struct argument *a)
+{
+    const struct m3_weight *w;
+    switch (a->kind) {
+    case MATRIX:
+    case EXPERTS:
+        w = pointer_at(a); /* of an expert, its w1 */
+        set_size(s, a->letters[a->kind == EXPERTS], w->rows);
+        set_size(s, a->letters[1 + (a->kind == EXPERTS)], w->cols);
+        break;
+    case SIZE:
+    case COUNT: set_size(s, *a->letters, *(const int64_t *)a->at); break;
+    case HALF:
+    case HALF_COUNT: set_size(s, *a->letters, *(const int64_t *)a->at / 2); break;
+    case SEGMENTS:
+        set_size(s, 'n', *(const int64_t *)a->at);
+        set_size(s, 'P', ((const int64_t *)pointer_at(a - 1))[*(const int64_t *)a->at - 1]);
+        break;
+    case ATTEND:
+    case ATTEND_BLOCKS: attend_sizes(s, pointer_at(a)); break;
+    case SCORES:
+    case SELECTION: index_sizes(s, pointer_at(a)); break;
+    default: break;
+    }
+}
+
+/* ---- operands by name */
+
+/* An absent operand has no entry. */
+static struct m3_outside_operand *add(struct m3_outside_call *c, const struct sizes *sizes, const char *name,
+                                      enum m3_dtype dtype, void *data, const char *letters)
 {
     struct m3_outside_operand *o = &c->operand[c->operands];
-    c->operands += data != NULL;        /* an absent operand has no entry */
-    *o = (struct m3_outside_operand){
-        .name = name, .dtype = dtype, .rank = rank, .shape = { n0, n1, n2 }, .data = (void *)(uintptr_t)data
-    };
+    c->operands += data != NULL;
+    *o = (struct m3_outside_operand){ .name = name, .dtype = dtype, .data = data };
+    for (; letters[o->rank]; o->rank++) {
+        const char letter = letters[o->rank];
+        o->shape[o->rank] = letter >= '0' && letter <= '9' ? letter - '0' : sizes->of[(unsigned char)letter];
+    }
     return o;
 }
 
-static void in1(struct m3_outside_call *c, const char *name, const real *x, int64_t n0)
+static void add_weight(struct m3_outside_call *c, const struct sizes *sizes, const char *name,
+                       const struct m3_weight *w, const char *letters)
 {
-    add(c, name, real_dtype, x, 1, n0, 0, 0);
+    c->weight[c->operands] = w;
+    add(c, sizes, name, real_dtype, (void *)(uintptr_t)w, letters)->data = NULL;
 }
 
-static void in2(struct m3_outside_call *c, const char *name, const real *x, int64_t n0, int64_t n1)
+static void add_experts(struct m3_outside_call *c, const struct sizes *sizes, const struct m3_expert *all)
 {
-    add(c, name, real_dtype, x, 2, n0, n1, 0);
+    add_weight(c, sizes, "w1", &all->w1, "EFH");
+    add_weight(c, sizes, "w3", &all->w3, "EFH");
+    add_weight(c, sizes, "w2", &all->w2, "EHF");
 }
 
-static void in3(struct m3_outside_call *c, const char *name, const real *x, int64_t n0, int64_t n1, int64_t n2)
+static void add_array(struct m3_outside_call *c, const struct sizes *sizes, const struct argument *a)
 {
-    add(c, name, real_dtype, x, 3, n0, n1, n2);
+    const enum m3_dtype dtype = a->kind == IDS ? M3_I32 : a->kind == PLACES ? M3_I64 : real_dtype;
+    struct m3_outside_operand *o = add(c, sizes, a->name, dtype, pointer_at(a), a->kind == FLAT ? "n" : a->letters);
+    o->is_output = a->use != AN_INPUT;
+    o->optional = a->use == MAY_BE_LEFT_OUT;
 }
 
-static struct m3_outside_operand *out1(struct m3_outside_call *c, const char *name, real *y, int64_t n0)
+static void add_input(struct m3_outside_call *c, const struct sizes *sizes, const struct argument *a)
 {
-    struct m3_outside_operand *o = add(c, name, real_dtype, y, 1, n0, 0, 0);
-    o->is_output = 1;
-    return o;
+    switch (a->kind) {
+    case REALS:
+    case FLAT:
+    case IDS:
+    case PLACES: add_array(c, sizes, a); break;
+    case MATRIX: add_weight(c, sizes, a->name, pointer_at(a), a->letters); break;
+    case EXPERTS: add_experts(c, sizes, pointer_at(a)); break;
+    case KEY: add(c, sizes, a->name, M3_I64, a->at, ""); break;
+    case ATTEND:
+    case ATTEND_BLOCKS:
+        add(c, sizes, "seen", M3_U8, (void *)(uintptr_t)((const struct m3_attend *)pointer_at(a))->seen, "S");
+        break;
+    case SCORES:
+        add(c, sizes, "seen", M3_U8, (void *)(uintptr_t)((const struct m3_index *)pointer_at(a))->seen, "S");
+        break;
+    default: break;
+    }
 }
 
-static struct m3_outside_operand *out2(struct m3_outside_call *c, const char *name, real *y, int64_t n0, int64_t n1)
-{
-    struct m3_outside_operand *o = add(c, name, real_dtype, y, 2, n0, n1, 0);
-    o->is_output = 1;
-    return o;
-}
-
-static struct m3_outside_operand *out3(struct m3_outside_call *c, const char *name, real *y, int64_t n0, int64_t n1,
-                                       int64_t n2)
-{
-    struct m3_outside_operand *o = add(c, name, real_dtype, y, 3, n0, n1, n2);
-    o->is_output = 1;
-    return o;
-}
+/* ---- parameters by name */
 
 static void number(struct m3_outside_call *c, const char *name, double value)
 {
@@ -72,20 +177,74 @@ static void selection_word(struct m3_outside_call *c, enum m3_selection selectio
     word(c, "selection", words[selection]);
 }
 
-static void activation_words(struct m3_outside_call *c, const struct m3_activation *act)
+static void add_activation(struct m3_outside_call *c, const struct m3_activation *act)
 {
     number(c, "alpha", act->alpha);
     number(c, "limit", act->limit);
     word(c, "gate_clamp", act->clamp == M3_GATE_CLAMP_BOTH ? "both" : "upper");
 }
 
-/* A weight; its matrices are `step` bytes apart if it is one of several. */
-static void weight(struct m3_outside_call *c, const char *name, const struct m3_weight *w, int rank, int64_t n0,
-                   int64_t n1, int64_t n2)
+static void add_scoring(struct m3_outside_call *c, const struct m3_index *d)
 {
-    c->weight[c->operands] = w;
-    add(c, name, real_dtype, w, rank, n0, n1, n2)->data = NULL;
+    number(c, "block", (double)d->block);
+    word(c, "pool", d->semantics->pool == M3_POOL_LSE ? "lse" : "max");
+    word(c, "index_scale", d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? "rsqrt" : "1");
 }
+
+static void add_choosing(struct m3_outside_call *c, const struct m3_index *d)
+{
+    number(c, "block", (double)d->block);
+    number(c, "N", (double)d->N);
+    number(c, "p0", (double)d->p0);
+    selection_word(c, d->semantics->selection);
+    number(c, "init_blocks", (double)d->semantics->init_blocks);
+    number(c, "local_blocks", (double)d->semantics->local_blocks);
+    word(c, "local_rule", d->semantics->local_rule == M3_LOCAL_OWN ? "own" : "last");
+}
+
+static void add_parameter(struct m3_outside_call *c, const struct argument *a)
+{
+    const struct m3_attend *attend;
+    const struct m3_activation *act;
+    switch (a->kind) {
+    case COUNT:
+    case HALF_COUNT: number(c, a->name, (double)*(const int64_t *)a->at); break;
+    case REAL: number(c, a->name, *(const real *)a->at); break;
+    case DOUBLE: number(c, a->name, *(const double *)a->at); break;
+    case ID: number(c, a->name, *(const int32_t *)a->at); break;
+    case ANGLE: word(c, a->name, *(const enum m3_rope_angle *)a->at == M3_ANGLE_F32 ? "f32" : "f64"); break;
+    case ATTEND_BLOCKS:
+        attend = pointer_at(a);
+        number(c, "block", (double)attend->block);
+        selection_word(c, attend->selection);
+        break;
+    case SCORES: add_scoring(c, pointer_at(a)); break;
+    case SELECTION: add_choosing(c, pointer_at(a)); break;
+    case GATED:
+        act = pointer_at(a);
+        word(c, "activation", act->oai ? "swiglu_oai" : "swiglu");
+        add_activation(c, act);
+        break;
+    case ACTIVATION: add_activation(c, pointer_at(a)); break;
+    default: break;
+    }
+}
+
+/* Inputs, what the function may leave out, the other outputs, parameters. */
+static void describe(struct m3_outside_call *c, const struct argument *all, int count)
+{
+    struct sizes sizes = { 0 };
+    for (int i = 0; i < count; i++) take_size(&sizes, &all[i]);
+    for (int i = 0; i < count; i++)
+        if (all[i].use == AN_INPUT) add_input(c, &sizes, &all[i]);
+    for (int i = 0; i < count; i++)
+        if (all[i].use == MAY_BE_LEFT_OUT) add_array(c, &sizes, &all[i]);
+    for (int i = 0; i < count; i++)
+        if (all[i].use == AN_OUTPUT) add_array(c, &sizes, &all[i]);
+    for (int i = 0; i < count; i++) add_parameter(c, &all[i]);
+}
+
+/* ---- the call */
 
 /* The matrices of a weight operand as numbers, in scratch memory: one, or that of every expert. NULL: no memory. */
 static real *expanded(struct m3_ctx *ctx, const struct m3_outside_operand *operand, const struct m3_weight *w)
@@ -142,135 +301,35 @@ static void *moved(const struct m3_outside_call *c, const void *data)
     return (void *)(uintptr_t)data;
 }
 
-/* ---- norms, products, tables */
+/* A struct of sizes with `seen` where the operator finds it. */
+union here {
+    struct m3_attend attend;
+    struct m3_index index;
+};
 
-static int embed(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
+/* Points the arguments to where the inner operator finds its operands. */
+static void repoint(const struct argument *all, int count, union here *here, const struct m3_outside_call *c)
 {
-    struct m3_outside_call c = { .op = "embed" };
-    const struct m3_ops *inner;
-    add(&c, "ids", M3_I32, ids, 1, T, 0, 0);
-    weight(&c, "w", w, 2, w->rows, w->cols, 0);
-    out2(&c, "y", y, T, w->cols);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->embed(ctx, moved(&c, y), moved(&c, ids), w, T)) : status;
-}
-
-static void norm(struct m3_outside_call *c, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
-                 real eps)
-{
-    in2(c, "x", x, T, H);
-    in1(c, "w", w, H);
-    in1(c, "b", b, H);
-    out2(c, "y", y, T, H);
-    number(c, "eps", eps);
-}
-
-static int rms_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
-{
-    struct m3_outside_call c = { .op = "rms_norm" };
-    const struct m3_ops *inner;
-    norm(&c, y, x, w, NULL, T, H, eps);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->rms_norm(ctx, moved(&c, y), moved(&c, x), moved(&c, w), T, H, eps));
-}
-
-static int rms_norm_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
-{
-    struct m3_outside_call c = { .op = "rms_norm_plain" };
-    const struct m3_ops *inner;
-    norm(&c, y, x, w, NULL, T, H, eps);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->rms_norm_plain(ctx, moved(&c, y), moved(&c, x), moved(&c, w), T, H, eps));
-}
-
-static int layer_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
-                      real eps)
-{
-    struct m3_outside_call c = { .op = "layer_norm" };
-    const struct m3_ops *inner;
-    norm(&c, y, x, w, b, T, H, eps);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->layer_norm(ctx, moved(&c, y), moved(&c, x), moved(&c, w), moved(&c, b), T, H, eps));
-}
-
-static int linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
-{
-    struct m3_outside_call c = { .op = "linear" };
-    const struct m3_ops *inner;
-    in2(&c, "x", x, T, w->cols);
-    weight(&c, "w", w, 2, w->rows, w->cols, 0);
-    in1(&c, "bias", bias, w->rows);
-    out2(&c, "y", y, T, w->rows);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->linear(ctx, moved(&c, y), moved(&c, x), w, moved(&c, bias), T));
-}
-
-static void table(struct m3_outside_call *c, real *cos, real *sin, int64_t rows, int64_t R, double theta,
-                  enum m3_rope_angle angle)
-{
-    out2(c, "cos", cos, rows, R / 2);
-    out2(c, "sin", sin, rows, R / 2);
-    number(c, "R", (double)R);
-    number(c, "theta", theta);
-    word(c, "rope_angle", angle == M3_ANGLE_F32 ? "f32" : "f64");
-}
-
-static int rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
-                      enum m3_rope_angle angle)
-{
-    struct m3_outside_call c = { .op = "rope_table" };
-    const struct m3_ops *inner;
-    add(&c, "pos", M3_I64, pos, 1, T, 0, 0);
-    table(&c, cos, sin, T, R, theta, angle);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->rope_table(ctx, moved(&c, cos), moved(&c, sin), moved(&c, pos), T, R, theta, angle));
-}
-
-static int rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
-                         double theta, enum m3_rope_angle angle)
-{
-    struct m3_outside_call c = { .op = "rope_table_3d" };
-    const struct m3_ops *inner;
-    add(&c, "places", M3_I64, places, 2, P, 3, 0);
-    table(&c, cos, sin, P, R, theta, angle);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->rope_table_3d(ctx, moved(&c, cos), moved(&c, sin), moved(&c, places), P, R, theta, angle));
-}
-
-static int rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads,
-                int64_t D, int64_t R)
-{
-    struct m3_outside_call c = { .op = "rope" };
-    const struct m3_ops *inner;
-    in3(&c, "x", x, T, heads, D);
-    in2(&c, "cos", cos, T, R / 2);
-    in2(&c, "sin", sin, T, R / 2);
-    out3(&c, "y", y, T, heads, D);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->rope(ctx, moved(&c, y), moved(&c, x), moved(&c, cos), moved(&c, sin), T, heads, D, R));
-}
-
-/* ---- attention */
-
-static void attention(struct m3_outside_call *c, real *o, real *lse, const real *q, const real *k, const real *v,
-                      const int32_t *blocks, const struct m3_attend *d)
-{
-    const int64_t S = d->p0 + d->T;
-    in3(c, "q", q, d->T, d->Q, d->D);
-    in3(c, "k", k, S, d->G, d->D);
-    in3(c, "v", v, S, d->G, d->D);
-    add(c, "blocks", M3_I32, blocks, 3, d->T, d->G, d->N);
-    add(c, "seen", M3_U8, d->seen, 1, S, 0, 0);
-    out2(c, "lse", lse, d->T, d->Q)->optional = 1;
-    out3(c, "o", o, d->T, d->Q, d->D);
+    for (const struct argument *a = all; a < all + count; a++) {
+        switch (a->kind) {
+        case REALS:
+        case FLAT:
+        case IDS:
+        case PLACES: point(a, moved(c, pointer_at(a))); break;
+        case ATTEND:
+        case ATTEND_BLOCKS:
+            here->attend = *(const struct m3_attend *)pointer_at(a);
+            here->attend.seen = moved(c, here->attend.seen);
+            point(a, &here->attend);
+            break;
+        case SCORES:
+            here->index = *(const struct m3_index *)pointer_at(a);
+            here->index.seen = moved(c, here->index.seen);
+            point(a, &here->index);
+            break;
+        default: break;
+        }
+    }
 }
 
 static int left_out(const struct m3_outside_call *c)
@@ -280,281 +339,78 @@ static int left_out(const struct m3_outside_call *c)
     return any;
 }
 
-static int attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                       const struct m3_attend *d)
+/* Puts scratch memory in the place of the outputs that the function has computed. M3_INTERNAL. */
+static int keep_outputs(struct m3_ctx *ctx, const struct argument *all, int count, const struct m3_outside_call *c)
 {
-    struct m3_outside_call c = { .op = "attend_full" };
-    const struct m3_ops *inner;
-    attention(&c, o, lse, q, k, v, NULL, d);
-    const int status = enter(ctx, &c, &inner);
-    if (inner) {
-        struct m3_attend here = *d;
-        here.seen = moved(&c, d->seen);
-        return leave(
-            ctx, &c,
-            inner->attend_full(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k), moved(&c, v), &here));
+    int64_t most = 0;
+    for (int i = 0; i < c->operands; i++) {
+        int64_t elements = c->operand[i].is_output;
+        for (int d = 0; d < c->operand[i].rank; d++) elements *= c->operand[i].shape[d];
+        most = elements > most ? elements : most;
     }
-    if (status || !lse || !left_out(&c)) return status;
-    const size_t mark = m3_scratch_mark(ctx);
-    real *unused = m3_scratch_take(ctx, d->T * d->Q * d->D, sizeof *unused);
-    const int filled = unused ? m3_fast_attend_full(ctx, unused, lse, q, k, v, d) : M3_INTERNAL;
-    m3_scratch_release(ctx, mark);
-    return filled;
+    real *unused = m3_scratch_take(ctx, most, sizeof *unused);
+    for (int i = 0; i < count; i++)
+        if (all[i].use == AN_OUTPUT) point(&all[i], unused);
+    return unused ? M3_OK : M3_INTERNAL;
 }
 
-static int attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                         const int32_t *blocks, const struct m3_attend *d)
-{
-    struct m3_outside_call c = { .op = "attend_blocks" };
-    const struct m3_ops *inner;
-    attention(&c, o, lse, q, k, v, blocks, d);
-    number(&c, "block", (double)d->block);
-    selection_word(&c, d->selection);
-    const int status = enter(ctx, &c, &inner);
-    if (inner) {
-        struct m3_attend here = *d;
-        here.seen = moved(&c, d->seen);
-        return leave(ctx, &c,
-                     inner->attend_blocks(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k), moved(&c, v),
-                                          moved(&c, blocks), &here));
+#define ARGUMENT_OUT(type, name, ...) , type name
+#define ARGUMENT_MAYBE_OUT(type, name, ...) , type name
+#define ARGUMENT_IN(type, name, ...) , type name
+#define ARGUMENT_EXTRA(type, name, ...) , type name
+#define ARGUMENT_VALUE(type, name, ...) , type name
+#define ARGUMENT_ROW(...)
+
+#define DESCRIBE_OUT(type, name, kind, letters, ...) { kind, AN_OUTPUT, #name, letters, &name },
+#define DESCRIBE_MAYBE_OUT(type, name, kind, letters, ...) { kind, MAY_BE_LEFT_OUT, #name, letters, &name },
+#define DESCRIBE_IN(type, name, kind, letters, ...) { kind, AN_INPUT, #name, letters, &name },
+#define DESCRIBE_EXTRA(type, name, kind, letters) { kind, AN_INPUT, #name, letters, &name },
+#define DESCRIBE_VALUE(type, name, kind, letters) { kind, AN_INPUT, #name, letters, &name },
+#define DESCRIBE_ROW(...)
+
+#define NAME_OUT(type, name, ...) , name
+#define NAME_MAYBE_OUT(type, name, ...) , name
+#define NAME_IN(type, name, ...) , name
+#define NAME_EXTRA(type, name, ...) , name
+#define NAME_VALUE(type, name, ...) , name
+#define NAME_ROW(...)
+
+#define NONE(...)
+
+/* What the function leaves out, the reference computes. */
+#define OPERATOR(entry, ...)                                                                                           \
+    static int outside_##entry(struct m3_ctx *ctx M3_CALL_##entry(ARGUMENT_))                                          \
+    {                                                                                                                  \
+        struct m3_outside_call c = { .op = #entry };                                                                   \
+        const struct argument all[] = { M3_CALL_##entry(DESCRIBE_) };                                                  \
+        const int count = sizeof all / sizeof all[0];                                                                  \
+        const struct m3_ops *inner;                                                                                    \
+        union here here;                                                                                               \
+        describe(&c, all, count);                                                                                      \
+        int status = enter(ctx, &c, &inner);                                                                           \
+        if (inner) {                                                                                                   \
+            repoint(all, count, &here, &c);                                                                            \
+            return leave(ctx, &c, inner->entry(ctx M3_CALL_##entry(NAME_)));                                           \
+        }                                                                                                              \
+        if (status || !left_out(&c)) return status;                                                                    \
+        const size_t mark = m3_scratch_mark(ctx);                                                                      \
+        status = keep_outputs(ctx, all, count, &c);                                                                    \
+        if (!status) status = m3_fast_ops.entry(ctx M3_CALL_##entry(NAME_));                                           \
+        m3_scratch_release(ctx, mark);                                                                                 \
+        return status;                                                                                                 \
     }
-    if (status || !lse || !left_out(&c)) return status;
-    const size_t mark = m3_scratch_mark(ctx);
-    real *unused = m3_scratch_take(ctx, d->T * d->Q * d->D, sizeof *unused);
-    const int filled = unused ? m3_fast_attend_blocks(ctx, unused, lse, q, k, v, blocks, d) : M3_INTERNAL;
-    m3_scratch_release(ctx, mark);
-    return filled;
-}
-
-static int block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
-{
-    struct m3_outside_call c = { .op = "block_scores" };
-    const struct m3_ops *inner;
-    const int64_t S = d->p0 + d->T;
-    in3(&c, "q", q, d->T, d->G, d->X);
-    in2(&c, "k", k, S, d->X);
-    add(&c, "seen", M3_U8, d->seen, 1, S, 0, 0);
-    out3(&c, "m", m, d->T, d->G, d->B);
-    number(&c, "block", (double)d->block);
-    word(&c, "pool", d->semantics->pool == M3_POOL_LSE ? "lse" : "max");
-    word(&c, "index_scale", d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? "rsqrt" : "1");
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    struct m3_index here = *d;
-    here.seen = moved(&c, d->seen);
-    return leave(ctx, &c, inner->block_scores(ctx, moved(&c, m), moved(&c, q), moved(&c, k), &here));
-}
-
-static int select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
-{
-    struct m3_outside_call c = { .op = "select_blocks" };
-    const struct m3_ops *inner;
-    in3(&c, "m", m, d->T, d->G, d->B);
-    add(&c, "ids", M3_I32, ids, 3, d->T, d->G, d->N)->is_output = 1;
-    number(&c, "block", (double)d->block);
-    number(&c, "N", (double)d->N);
-    number(&c, "p0", (double)d->p0);
-    selection_word(&c, d->semantics->selection);
-    number(&c, "init_blocks", (double)d->semantics->init_blocks);
-    number(&c, "local_blocks", (double)d->semantics->local_blocks);
-    word(&c, "local_rule", d->semantics->local_rule == M3_LOCAL_OWN ? "own" : "last");
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->select_blocks(ctx, moved(&c, ids), moved(&c, m), d)) : status;
-}
-
-static int attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v,
-                           const int64_t *ends, int64_t segments, int64_t A, int64_t U)
-{
-    struct m3_outside_call c = { .op = "attend_segments" };
-    const struct m3_ops *inner;
-    const int64_t P = ends[segments - 1];
-    in3(&c, "q", q, P, A, U);
-    in3(&c, "k", k, P, A, U);
-    in3(&c, "v", v, P, A, U);
-    add(&c, "ends", M3_I64, ends, 1, segments, 0, 0);
-    out3(&c, "o", o, P, A, U);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->attend_segments(ctx, moved(&c, o), moved(&c, q), moved(&c, k), moved(&c, v), moved(&c, ends),
-                                        segments, A, U));
-}
-
-/* ---- elementwise */
-
-static void gated(struct m3_outside_call *c, real *y, const real *gate, const real *up, int64_t T, int64_t F)
-{
-    in2(c, "gate", gate, T, F);
-    in2(c, "up", up, T, F);
-    out2(c, "y", y, T, F);
-}
-
-static int swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
-                      const struct m3_activation *act)
-{
-    struct m3_outside_call c = { .op = "swiglu_oai" };
-    const struct m3_ops *inner;
-    gated(&c, y, gate, up, T, F);
-    activation_words(&c, act);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->swiglu_oai(ctx, moved(&c, y), moved(&c, gate), moved(&c, up), T, F, act));
-}
-
-static int swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F)
-{
-    struct m3_outside_call c = { .op = "swiglu" };
-    const struct m3_ops *inner;
-    gated(&c, y, gate, up, T, F);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->swiglu(ctx, moved(&c, y), moved(&c, gate), moved(&c, up), T, F)) : status;
-}
-
-static int sigmoid(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
-{
-    struct m3_outside_call c = { .op = "sigmoid" };
-    const struct m3_ops *inner;
-    in1(&c, "x", x, n);
-    out1(&c, "y", y, n);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->sigmoid(ctx, moved(&c, y), moved(&c, x), n)) : status;
-}
-
-static int gelu(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
-{
-    struct m3_outside_call c = { .op = "gelu" };
-    const struct m3_ops *inner;
-    in1(&c, "x", x, n);
-    out1(&c, "y", y, n);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->gelu(ctx, moved(&c, y), moved(&c, x), n)) : status;
-}
-
-static int sum(struct m3_ctx *ctx, real *y, const real *a, const real *b, int64_t n)
-{
-    struct m3_outside_call c = { .op = "add" };
-    const struct m3_ops *inner;
-    in1(&c, "a", a, n);
-    in1(&c, "b", b, n);
-    out1(&c, "y", y, n);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->add(ctx, moved(&c, y), moved(&c, a), moved(&c, b), n)) : status;
-}
-
-static int scatter(struct m3_ctx *ctx, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
-                   int64_t M, int64_t H)
-{
-    struct m3_outside_call c = { .op = "scatter" };
-    const struct m3_ops *inner;
-    in2(&c, "x", x, T, H);
-    add(&c, "ids", M3_I32, ids, 1, T, 0, 0);
-    in2(&c, "f", f, M, H);
-    out2(&c, "y", y, T, H);
-    number(&c, "id", id);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->scatter(ctx, moved(&c, y), moved(&c, x), moved(&c, ids), moved(&c, f), id, T, M, H));
-}
-
-/* The key of the generator has 64 bits: an operand, because a parameter is a double. */
-static int jitter(struct m3_ctx *ctx, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps,
-                  uint64_t key)
-{
-    struct m3_outside_call c = { .op = "jitter" };
-    const struct m3_ops *inner;
-    in2(&c, "x", x, T, H);
-    add(&c, "key", M3_I64, &key, 0, 0, 0, 0);
-    out2(&c, "y", y, T, H);
-    number(&c, "eps_noise", eps);
-    number(&c, "p0", (double)p0);
-    const int status = enter(ctx, &c, &inner);
-    return inner ? leave(ctx, &c, inner->jitter(ctx, moved(&c, y), moved(&c, x), T, H, p0, eps, key)) : status;
-}
-
-/* ---- experts */
-
-static int route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
-                 int64_t K)
-{
-    struct m3_outside_call c = { .op = "route" };
-    const struct m3_ops *inner;
-    in2(&c, "s", s, T, E);
-    in1(&c, "bias", bias, E);
-    add(&c, "ids", M3_I32, ids, 2, T, K, 0)->is_output = 1;
-    out2(&c, "p", p, T, K);
-    number(&c, "K", (double)K);
-    const int status = enter(ctx, &c, &inner);
-    if (!inner) return status;
-    return leave(ctx, &c, inner->route(ctx, moved(&c, ids), moved(&c, p), moved(&c, s), moved(&c, bias), T, E, K));
-}
-
-static int experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
-                   const struct m3_expert *all, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
-                   real factor)
-{
-    struct m3_outside_call c = { .op = "experts" };
-    const struct m3_ops *inner;
-    const int64_t F = all->w1.rows, H = all->w1.cols;
-    in2(&c, "x", x, T, H);
-    add(&c, "ids", M3_I32, ids, 2, T, K, 0);
-    in2(&c, "p", p, T, K);
-    weight(&c, "w1", &all->w1, 3, E, F, H);
-    weight(&c, "w3", &all->w3, 3, E, F, H);
-    weight(&c, "w2", &all->w2, 3, E, H, F);
-    out3(&c, "each", each, T, K, H)->optional = 1;
-    out2(&c, "routed", routed, T, H);
-    number(&c, "factor", factor);
-    word(&c, "activation", act->oai ? "swiglu_oai" : "swiglu");
-    activation_words(&c, act);
-    int status = enter(ctx, &c, &inner);
-    if (inner)
-        return leave(ctx, &c,
-                     inner->experts(ctx, moved(&c, routed), moved(&c, each), moved(&c, x), moved(&c, ids), moved(&c, p),
-                                    all, act, T, E, K, factor));
-    if (status || !each || !left_out(&c)) return status;
-    const size_t mark = m3_scratch_mark(ctx);
-    real *unused = m3_scratch_take(ctx, T * H, sizeof *unused);
-    status = unused ? m3_fast_experts(ctx, unused, each, x, ids, p, all, act, T, E, K, factor) : M3_INTERNAL;
-    m3_scratch_release(ctx, mark);
-    return status;
-}
+M3_OPERATORS(OPERATOR, NONE)
 
 /* ---- the table */
 
-static const struct m3_ops outside_ops = {
-    .abi_version = M3_OPS_ABI,
-    .real_bytes = sizeof(real),
-    .embed = embed,
-    .rms_norm = rms_norm,
-    .rms_norm_plain = rms_norm_plain,
-    .linear = linear,
-    .rope_table = rope_table,
-    .rope = rope,
-    .attend_full = attend_full,
-    .block_scores = block_scores,
-    .select_blocks = select_blocks,
-    .attend_blocks = attend_blocks,
-    .swiglu_oai = swiglu_oai,
-    .swiglu = swiglu,
-    .sigmoid = sigmoid,
-    .route = route,
-    .experts = experts,
-    .add = sum,
-    .layer_norm = layer_norm,
-    .rope_table_3d = rope_table_3d,
-    .attend_segments = attend_segments,
-    .gelu = gelu,
-    .scatter = scatter,
-    .jitter = jitter,
-};
+#define ENTRY(op, ...) .op = outside_##op,
+static const struct m3_ops outside_ops = { .abi_version = M3_OPS_ABI,
+                                           .real_bytes = sizeof(real),
+                                           M3_OPERATORS(ENTRY, NONE) };
 
 /* Names of the entries, in their order. */
-static const char *const names[] = {
-    "embed",           "rms_norm",     "rms_norm_plain", "linear",        "rope_table", "rope",
-    "attend_full",     "block_scores", "select_blocks",  "attend_blocks", "swiglu_oai", "swiglu",
-    "sigmoid",         "route",        "experts",        "add",           "layer_norm", "rope_table_3d",
-    "attend_segments", "gelu",         "scatter",        "jitter",
-};
+#define TEXT(op, ...) #op,
+static const char *const names[] = { M3_OPERATORS(TEXT, NONE) };
 
 static void replace(struct m3_ops *ops, size_t at)
 {

@@ -1,49 +1,10 @@
 #include "ops/backward.h"
 #include "ops/operators.h"
 
-const struct m3_ops m3_plain_ops = {
-    .abi_version = M3_OPS_ABI,
-    .real_bytes = sizeof(real),
-    .embed = m3_embed,
-    .rms_norm = m3_rms_norm,
-    .rms_norm_plain = m3_rms_norm_plain,
-    .linear = m3_linear,
-    .rope_table = m3_rope_table,
-    .rope = m3_rope,
-    .attend_full = m3_attend_full,
-    .block_scores = m3_block_scores,
-    .select_blocks = m3_select_blocks,
-    .attend_blocks = m3_attend_blocks,
-    .swiglu_oai = m3_swiglu_oai,
-    .swiglu = m3_swiglu,
-    .sigmoid = m3_sigmoid,
-    .route = m3_route,
-    .experts = m3_experts,
-    .add = m3_add,
-    .layer_norm = m3_layer_norm,
-    .rope_table_3d = m3_rope_table_3d,
-    .attend_segments = m3_attend_segments,
-    .gelu = m3_gelu,
-    .scatter = m3_scatter,
-    .jitter = m3_jitter,
-};
+#define NONE(...)
 
-const struct m3_backward_ops m3_plain_backward_ops = {
-    .embed = m3_embed_backward,
-    .rms_norm = m3_rms_norm_backward,
-    .rms_norm_plain = m3_rms_norm_plain_backward,
-    .linear = m3_linear_backward,
-    .rope = m3_rope_backward,
-    .attend_full = m3_attend_full_backward,
-    .attend_blocks = m3_attend_blocks_backward,
-    .attend_segments = m3_attend_segments_backward,
-    .swiglu_oai = m3_swiglu_oai_backward,
-    .swiglu = m3_swiglu_backward,
-    .sigmoid = m3_sigmoid_backward,
-    .route = m3_route_backward,
-    .experts = m3_experts_backward,
-    .add = m3_add_backward,
-    .layer_norm = m3_layer_norm_backward,
-    .gelu = m3_gelu_backward,
-    .scatter = m3_scatter_backward,
-};
+#define ENTRY(name, ...) .name = m3_##name,
+const struct m3_ops m3_plain_ops = { .abi_version = M3_OPS_ABI, .real_bytes = sizeof(real), M3_OPERATORS(ENTRY, NONE) };
+
+#define BACK(name, ...) .name = m3_##name##_backward,
+const struct m3_backward_ops m3_plain_backward_ops = { M3_DERIVATIVES(BACK, NONE, BACK) };

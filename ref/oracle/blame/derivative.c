@@ -211,6 +211,7 @@ void m3_gradients_add(struct m3_gradients *g, struct m3_derivative_request *r, i
     bounds[at] = m3_gradients_room(g, n);
     if (g->status || g->missing[0]) return;
     r->out[at] = value;
+    r->counts[at] = n;
     g->status = m3_engine_f64()->differentiate(r, g->b->error);
     if (!g->status && m3_error_derivative(g->s->ctx, bounds, r, &g->how))
         g->status = m3_fail_memory(g->b->error, "a bound", (size_t)n * sizeof *value);

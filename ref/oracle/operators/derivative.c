@@ -87,6 +87,7 @@ int m3_derivative_call_make(struct m3_derivative_call *call, const struct m3_fra
         const int rank = m3_fragment_shape(shape, f, &f->op->outputs[i]);
         call->counts[i] = 1;
         for (int k = 0; k < rank; k++) call->counts[i] *= shape[k];
+        r->counts[i] = call->counts[i];
         r->out[i] = call->outputs[i] = m3_room((size_t)call->counts[i] + 1, engine->real_bytes);
         if (!r->out[i])
             return m3_fail_memory(error, f->op->outputs[i].name, (size_t)call->counts[i] * engine->real_bytes);
