@@ -21,6 +21,7 @@ const struct m3_engine *M3_ENGINE(void)
         .plain = &m3_plain_ops,
         .outside = m3_outside_replace,
         .watched = m3_outside_replace_changed,
+        .call = m3_call_by_name,
         .forward = m3_forward,
         .mtp = m3_forward_mtp,
         .obey = m3_share_obey,

@@ -9,6 +9,7 @@ struct m3_derivative_request;
 struct m3_gradient_request;
 struct m3_losses;
 struct m3_order;
+struct m3_outside_call;
 struct m3_ranks;
 
 struct m3_engine {
@@ -23,6 +24,8 @@ struct m3_engine {
     int (*outside)(struct m3_ops *ops, const char *name);
     /* Replaces the entries in which `inner` differs from `own` by ones that are watched; returns how many. */
     int (*watched)(struct m3_ops *ops, const struct m3_ops *inner, const struct m3_ops *own);
+    /* Calls the named operator of a table with named operands (ops/outside.h). */
+    int (*call)(struct m3_ctx *ctx, const struct m3_ops *ops, const struct m3_outside_call *call);
     /* The main model, then, of the m3_request_modules, those up to the last one with a tap that the sink wants. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */

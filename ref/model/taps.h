@@ -1,5 +1,5 @@
-/* The graph as data: every tensor that a forward pass can show, in execution order. This table names, shapes and
- * orders dumps and comparisons. Names and shapes belong to the design of the dump format, SPEC 3.5 and 6. */
+/* Every tensor that a forward pass can show, in execution order (taps.def). The table names, shapes and orders dumps and
+ * comparisons. */
 #ifndef M3_MODEL_TAPS_H
 #define M3_MODEL_TAPS_H
 
@@ -7,30 +7,14 @@
 #include <stdint.h>
 
 #include "io/config.h"
+#include "model/taps.def"
 
-/* clang-format off */
 enum m3_tap {
-    M3_TAP_VISION_PIXELS, M3_TAP_VISION_GRID, M3_TAP_PATCH_EMBED, M3_TAP_PRE_NORM,
-    M3_TAP_NORM1, M3_TAP_VISION_Q_PROJ, M3_TAP_VISION_K_PROJ, M3_TAP_VISION_V_PROJ,
-    M3_TAP_VISION_Q_ROPE, M3_TAP_VISION_K_ROPE, M3_TAP_VISION_ATTN, M3_TAP_VISION_ATTN_OUT, M3_TAP_VISION_MID,
-    M3_TAP_NORM2, M3_TAP_FC1, M3_TAP_VISION_ACT, M3_TAP_VISION_MLP, M3_TAP_VISION_OUT,
-    M3_TAP_LINEAR_1, M3_TAP_ACT_1, M3_TAP_LINEAR_2, M3_TAP_MERGED, M3_TAP_MERGE_LINEAR_1, M3_TAP_ACT_2,
-    M3_TAP_PROJECTOR_OUT,
-    M3_TAP_EMBED, M3_TAP_FUSED,
-    M3_TAP_MTP_EMBED_NORM, M3_TAP_MTP_HIDDEN_NORM, M3_TAP_MTP_EH_PROJ,
-    M3_TAP_ATTN_NORM, M3_TAP_Q_PROJ, M3_TAP_K_PROJ, M3_TAP_V_PROJ, M3_TAP_Q_NORM, M3_TAP_K_NORM,
-    M3_TAP_Q_ROPE, M3_TAP_K_ROPE,
-    M3_TAP_INDEX_Q_PROJ, M3_TAP_INDEX_K_PROJ, M3_TAP_INDEX_Q_NORM, M3_TAP_INDEX_K_NORM,
-    M3_TAP_INDEX_Q_ROPE, M3_TAP_INDEX_K_ROPE, M3_TAP_INDEX_BLOCK_SCORES, M3_TAP_INDEX_BLOCKS,
-    M3_TAP_ATTN_LSE, M3_TAP_ATTN, M3_TAP_ATTN_OUT, M3_TAP_MID, M3_TAP_MLP_NORM,
-    M3_TAP_MLP_GATE, M3_TAP_MLP_UP, M3_TAP_MLP_ACT,
-    M3_TAP_ROUTER_LOGITS, M3_TAP_ROUTER_SCORES, M3_TAP_EXPERTS, M3_TAP_EXPERT_WEIGHTS, M3_TAP_EXPERT_OUT,
-    M3_TAP_ROUTED, M3_TAP_SHARED, M3_TAP_MLP, M3_TAP_OUT,
-    M3_TAP_FINAL_NORM, M3_TAP_LOGITS,
-    M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS,
+#define M3_TAP_NUMBER(NAME, ...) M3_TAP_##NAME,
+    M3_TAP_ROWS(M3_TAP_NUMBER)
+#undef M3_TAP_NUMBER
     M3_TAPS,
 };
-/* clang-format on */
 
 /* In which part of a pass, and in which of its layers, a tap exists. Parts are in the order in which they run. */
 enum m3_tap_where {
@@ -70,6 +54,7 @@ struct m3_tap_row {
     enum m3_tap_where where;
     const char *shape;          /* letters of m3_tap_size, the rows first: "TQD" */
     enum m3_tap_kind kind;
+    const char *what;           /* "norm before attention" */
 };
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];

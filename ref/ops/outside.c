@@ -412,6 +412,97 @@ static const struct m3_ops outside_ops = { .abi_version = M3_OPS_ABI,
 #define TEXT(op, ...) #op,
 static const char *const names[] = { M3_OPERATORS(TEXT, NONE) };
 
+/* ---- the other way: from names to arguments */
+
+static const struct m3_outside_operand *operand_named(const struct m3_outside_call *c, const char *name)
+{
+    for (int i = 0; i < c->operands; i++)
+        if (strcmp(c->operand[i].name, name) == 0) return &c->operand[i];
+    return NULL;
+}
+
+static const struct m3_outside_parameter *parameter_named(const struct m3_outside_call *c, const char *name)
+{
+    for (int i = 0; i < c->parameters; i++)
+        if (strcmp(c->parameter[i].name, name) == 0) return &c->parameter[i];
+    return NULL;
+}
+
+/* Sizes follow from the shapes of arrays. */
+static void sizes_of(struct sizes *s, const struct argument *all, int count, const struct m3_outside_call *c)
+{
+    for (int i = 0; i < count; i++) {
+        const struct m3_outside_operand *o = operand_named(c, all[i].name);
+        int64_t n = 1;
+        for (int d = 0; o && all[i].kind != FLAT && d < o->rank; d++) set_size(s, all[i].letters[d], o->shape[d]);
+        for (int d = 0; o && d < o->rank; d++) n *= o->shape[d];
+        if (o && all[i].kind == FLAT) set_size(s, 'n', n);
+    }
+}
+
+static int take_argument(const struct argument *a, const struct sizes *sizes, const struct m3_outside_call *c)
+{
+    const struct m3_outside_operand *o = operand_named(c, a->name);
+    const struct m3_outside_parameter *p = parameter_named(c, a->name);
+    const int64_t size = a->letters[0] ? sizes->of[(unsigned char)a->letters[0]] : 0;
+    switch (a->kind) {
+    case REALS:
+    case FLAT:
+    case IDS:
+    case PLACES: point(a, o ? o->data : NULL); return M3_OK;
+    case SIZE:
+    case COUNT: *(int64_t *)a->at = p ? (int64_t)p->number : size; return M3_OK;
+    case HALF:
+    case HALF_COUNT: *(int64_t *)a->at = p ? (int64_t)p->number : 2 * size; return M3_OK;
+    case REAL: *(real *)a->at = p ? (real)p->number : 0; return M3_OK;
+    case DOUBLE: *(double *)a->at = p ? p->number : 0; return M3_OK;
+    case ID: *(int32_t *)a->at = p ? (int32_t)p->number : 0; return M3_OK;
+    case ANGLE:
+        *(enum m3_rope_angle *)a->at = p && p->word && strcmp(p->word, "f32") == 0 ? M3_ANGLE_F32 : M3_ANGLE_F64;
+        return M3_OK;
+    default: return M3_USAGE;
+    }
+}
+
+static int take_arguments(const struct argument *all, int count, const struct m3_outside_call *c)
+{
+    struct sizes sizes = { 0 };
+    int status = M3_OK;
+    sizes_of(&sizes, all, count, c);
+    for (int i = 0; !status && i < count; i++) status = take_argument(&all[i], &sizes, c);
+    return status;
+}
+
+#define DECLARE_OUT(type, name, ...) type name = { 0 };
+#define DECLARE_MAYBE_OUT(type, name, ...) type name = { 0 };
+#define DECLARE_IN(type, name, ...) type name = { 0 };
+#define DECLARE_EXTRA(type, name, ...) type name = { 0 };
+#define DECLARE_VALUE(type, name, ...) type name = { 0 };
+#define DECLARE_ROW(...)
+
+#define CALL(entry, ...)                                                                                               \
+    static int call_##entry(struct m3_ctx *ctx, const struct m3_ops *ops, const struct m3_outside_call *c)             \
+    {                                                                                                                  \
+        M3_CALL_##entry(DECLARE_);                                                                                     \
+        const struct argument all[] = { M3_CALL_##entry(DESCRIBE_) };                                                  \
+        const int status = take_arguments(all, sizeof all / sizeof all[0], c);                                         \
+        return status ? status : ops->entry(ctx M3_CALL_##entry(NAME_));                                               \
+    }
+M3_OPERATORS(CALL, NONE)
+
+#define CALLED(entry, ...) call_##entry,
+static int (*const calls[])(struct m3_ctx *, const struct m3_ops *,
+                            const struct m3_outside_call *) = { M3_OPERATORS(CALLED, NONE) };
+
+int m3_call_by_name(struct m3_ctx *ctx, const struct m3_ops *ops, const struct m3_outside_call *call)
+{
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i], call->op) == 0) return calls[i](ctx, ops, call);
+    return M3_USAGE;
+}
+
+/* ---- entries that are replaced */
+
 static void replace(struct m3_ops *ops, size_t at)
 {
     memcpy((char *)ops + at, (const char *)&outside_ops + at, sizeof(void (*)(void)));

@@ -54,6 +54,10 @@ struct m3_outside {
 
 struct m3_ops;
 
+/* The other way: calls entry `call->op` of a table with the operands and parameters of those names. M3_USAGE: there is no
+ * such entry, or it reads weights as they are stored or structs of parameters; M3_WRONG, M3_INTERNAL. */
+int m3_call_by_name(struct m3_ctx *ctx, const struct m3_ops *ops, const struct m3_outside_call *call);
+
 /* Replaces the named entry of a table; M3_USAGE if there is no such entry. */
 int m3_outside_replace(struct m3_ops *ops, const char *name);
 /* Replaces the entries in which `inner` differs from `own`, and returns how many there are. */

@@ -232,7 +232,7 @@ static int explain(struct m3_explaining *e)
 int m3_explain_tap(struct m3_explanation *to, const struct m3_explain_how *how, struct m3_error *error)
 {
     struct m3_explaining e = { .how = how, .config = &how->model->config, .tap = how->tap, .layer = how->layer };
-    *to = (struct m3_explanation){ .words = m3_tap_words(how->tap), .result = -1 };
+    *to = (struct m3_explanation){ .words = m3_tap_table[how->tap].what, .result = -1 };
     e.to = to;
     e.steps = &to->steps;
     e.error = error;

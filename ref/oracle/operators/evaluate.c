@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "model/graph/evaluate.h"
+#include "ops/outside.h"
 #include "oracle/judge/align.h"
 #include "oracle/operators/derivative.h"
+#include "oracle/operators/parameters.h"
 
 struct evaluating {
     const struct m3_fragment *f;
@@ -128,7 +130,7 @@ static int compute(struct m3_tap_values *values, struct evaluating *e, enum m3_t
     return e->status ? e->status : status;
 }
 
-/* ---- results that are no taps: angles and noise */
+/* ---- results that are no taps */
 
 static const struct m3_tensor *operand_of_role(const struct m3_fragment *f, enum m3_role role)
 {
@@ -147,23 +149,96 @@ static void *own(struct evaluating *e, enum m3_tap tap, int64_t count)
 
 static int64_t computed_rows(const struct evaluating *e) { return e->rows > 0 ? e->rows : m3_fragment_rows(e->f); }
 
-/* cos and sin are kept as if they were the two rotated taps. */
-static int compute_angles(struct evaluating *e, const struct m3_tensor *places)
+/* An operand as the operator reads it: reals of the engine, int32_t or int64_t. */
+static int take_named(struct evaluating *e, struct m3_outside_call *call, int i, struct m3_tap_values *owned)
 {
-    const enum m3_tap tap = places ? M3_TAP_VISION_Q_ROPE : M3_TAP_Q_ROPE;
-    const int64_t rows = computed_rows(e), count = rows * e->f->dims['r'];
-    int64_t *wide = places ? malloc((size_t)places->count * sizeof *wide + 1) : NULL;
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &e->request, .step = M3_STEP_ANGLES, .tap = tap,
-                                .layer = m3_fragment_layer(e->f, tap), .rows = rows, .in = { wide },
-                                .y = own(e, M3_TAP_Q_ROPE, count), .second = own(e, M3_TAP_K_ROPE, count) };
-    /* clang-format on */
+    const struct m3_operand_row *row = &e->f->op->operands[i];
+    const struct m3_tensor t = rows_of(e, row, &e->f->operands[i]);
+    struct m3_outside_operand *o = &call->operand[call->operands++];
+    const int is_id = m3_holds_ids(&t);
+    int status = is_id ? M3_OK : take_reals(e, owned, &t);
+    *o = (struct m3_outside_operand){ .name = row->name, .rank = t.rank };
+    for (int d = 0; d < t.rank; d++) o->shape[d] = t.shape[d];
+    if (is_id) owned->data = malloc((size_t)t.count * sizeof(int64_t) + 1);
+    if (is_id && !owned->data) status = m3_fail_memory(e->error, row->name, (size_t)t.count * sizeof(int64_t));
+    for (int64_t k = 0; is_id && !status && k < t.count; k++) {
+        if (row->role == M3_ROLE_IDS) ((int32_t *)owned->data)[k] = (int32_t)m3_id_at(&t, k);
+        else ((int64_t *)owned->data)[k] = m3_id_at(&t, k);
+    }
+    o->data = owned->data;
+    return status;
+}
+
+/* Outputs are kept as if they were taps, one after the other. */
+static enum m3_tap place_of(const struct evaluating *e, const struct m3_operand_row *output)
+{
+    return (enum m3_tap)(M3_TAP_Q_PROJ + (int)(output - e->f->op->outputs));
+}
+
+static int take_outputs(struct evaluating *e, struct m3_outside_call *call)
+{
+    for (int i = 0; i < m3_operator_outputs(e->f->op); i++) {
+        const struct m3_operand_row *output = &e->f->op->outputs[i];
+        struct m3_outside_operand *o = &call->operand[call->operands++];
+        int64_t shape[M3_MAX_RANK], count = 1;
+        *o = (struct m3_outside_operand){ .name = output->name, .is_output = 1 };
+        o->rank = m3_fragment_shape(shape, e->f, output);
+        if (e->rows > 0) shape[0] = e->rows;
+        for (int d = 0; d < o->rank; d++) count *= o->shape[d] = shape[d];
+        if (!(o->data = own(e, place_of(e, output), count))) return M3_INTERNAL;
+    }
+    return M3_OK;
+}
+
+/* A known mistake has a config and a reading of its own. */
+static void take_parameters(const struct evaluating *e, struct m3_outside_call *call, char words[][M3_PARAMETER_TEXT])
+{
+    const struct m3_parameters in = { .config = (struct m3_config *)(uintptr_t)&e->model->config,
+                                      .semantics = (struct m3_semantics *)(uintptr_t)e->request.semantics,
+                                      .p0 = e->f->the_case.p0 + e->first,
+                                      .id = e->model->config.vision.image_token,
+                                      .in_vision = (e->f->op->kind & M3_LAYER_VISION) != 0 };
+    const struct m3_call_parameter *p;
+    for (int i = 0; (p = m3_parameter_in(NULL, e->f->op->parameters, i)) != NULL; i++) {
+        struct m3_outside_parameter *to = &call->parameter[call->parameters++];
+        *to = (struct m3_outside_parameter){ .name = p->name };
+        if (p->type == M3_PARAMETER_WORD) to->word = m3_parameter_word(words[i], &in, p);
+        else to->number = m3_parameter_number(&in, p);
+    }
+}
+
+/* The operator alone, by the names of its operands: no model has it at a tap. */
+static int call_by_name(struct evaluating *e, struct m3_outside_call *call)
+{
+    const struct m3_replacement *own_ops = e->how->replacement;
+    struct m3_ctx ctx;
+    if (m3_ctx_init(&ctx, e->how->threads, e->how->linear)) return m3_fail_memory(e->error, "a context", sizeof ctx);
+    ctx.plugin = own_ops ? own_ops->state : NULL;
+    int status = e->how->engine->call(&ctx, own_ops ? own_ops->ops : e->how->engine->ops, call);
+    if (status == M3_INTERNAL) status = m3_fail_memory(e->error, call->op, 0);
+    else if (status)
+        status = m3_fail(e->error, M3_WRONG, "%s: %s", call->op,
+                         ctx.failure.what ? ctx.failure.what : "got operands that the operator refuses");
+    m3_ctx_free(&ctx);
+    return status;
+}
+
+static int compute_by_name(struct evaluating *e)
+{
+    struct m3_outside_call call = { .op = e->f->op->name };
+    struct m3_tap_values owned[M3_OPERATOR_OPERANDS] = { 0 };
+    char words[M3_OUTSIDE_PARAMETERS][M3_PARAMETER_TEXT];
     int status = M3_OK;
-    if (!r.y || !r.second) status = M3_INTERNAL;
-    else if (places && !wide) status = m3_fail_memory(e->error, "places", (size_t)places->count * sizeof *wide);
-    for (int64_t i = 0; !status && places && i < places->count; i++) wide[i] = m3_id_at(places, i);
-    if (!status) status = e->how->engine->tap(e->model, &r, e->error);
-    free(wide);
+    for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && e->f->op->operands[i].role != M3_ROLE_NONE; i++)
+        if (e->f->operands[i].rank > 0) status = take_named(e, &call, i, &owned[i]);
+    if (!status) status = take_outputs(e, &call);
+    if (!status) take_parameters(e, &call, words);
+    /* A mistake that turns other channels needs another table. */
+    if (!status && e->f->dims['r'] && e->model->config.R != 2 * e->f->dims['r'])
+        status = m3_fail(e->error, M3_WRONG, "%s: got %" PRId64 " channels, expected %" PRId64, call.op,
+                         e->model->config.R, 2 * e->f->dims['r']);
+    if (!status) status = call_by_name(e, &call);
+    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++) m3_tap_values_free(&owned[i]);
     return status;
 }
 
@@ -213,11 +288,12 @@ static int rotate_by_table(struct evaluating *e)
 }
 
 /* The tap under which an output's values are kept. */
-static enum m3_tap kept_as(const struct m3_operand_row *output)
+static enum m3_tap kept_as(const struct evaluating *e, const struct m3_operand_row *output)
 {
     switch (output->role) {
-    case M3_ROLE_COS: return M3_TAP_Q_ROPE;
-    case M3_ROLE_SIN: return M3_TAP_K_ROPE;
+    case M3_ROLE_COS:
+    case M3_ROLE_SIN:
+    case M3_ROLE_RESULT: return place_of(e, output);
     case M3_ROLE_NOISY: return M3_TAP_ROUTER_LOGITS;
     default: return output->tap;
     }
@@ -225,8 +301,7 @@ static enum m3_tap kept_as(const struct m3_operand_row *output)
 
 static int compute_output(struct evaluating *e, const struct m3_operand_row *output)
 {
-    if (output->role == M3_ROLE_SIN) return M3_OK;              /* with cos */
-    if (output->role == M3_ROLE_COS) return compute_angles(e, operand_of_role(e->f, M3_ROLE_PLACES));
+    if (kept_as(e, output) == place_of(e, output)) return output == e->f->op->outputs ? compute_by_name(e) : M3_OK;
     if (output->role == M3_ROLE_NOISY) return compute_noise(e);
     if (output->tap == M3_TAP_Q_ROPE && operand_of_role(e->f, M3_ROLE_COS)) return rotate_by_table(e);
     struct m3_tap_values values;
@@ -238,7 +313,7 @@ static void set_output(const struct evaluating *e, int i)
     const struct m3_operand_row *output = &e->f->op->outputs[i];
     struct m3_tensor *t = &e->result->outputs[i];
     const int choices = output->role == M3_ROLE_TAP && m3_tap_table[output->tap].kind != M3_KIND_REALS;
-    const enum m3_tap tap = kept_as(output);
+    const enum m3_tap tap = kept_as(e, output);
     const struct m3_tap_values *values = m3_evaluated(&e->taps, tap, m3_fragment_layer(e->f, tap));
     *t = (struct m3_tensor){ .name = output->name, .count = 1, .data = values ? values->data : NULL };
     t->dtype = choices ? M3_I32 : e->how->engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;

@@ -84,6 +84,7 @@ static int fits_dtype(const struct m3_operand_row *row, const struct m3_tensor *
     case M3_ROLE_SEEN: return t->dtype == M3_U8 || t->dtype == M3_BOOL;
     case M3_ROLE_COS:
     case M3_ROLE_SIN:
+    case M3_ROLE_OPERAND:
     case M3_ROLE_INCOMING: return m3_holds_floats(t);
     default: return m3_holds_ids(t);
     }

@@ -17,6 +17,8 @@ const char *m3_role_name(const struct m3_operand_row *row)
     case M3_ROLE_COS:
     case M3_ROLE_SIN:
     case M3_ROLE_NOISY:
+    case M3_ROLE_OPERAND:
+    case M3_ROLE_RESULT:
     case M3_ROLE_INCOMING: return "input";
     default: return "ids";
     }

@@ -97,6 +97,21 @@ void *m3_parameter_place(const struct m3_parameters *in, const struct m3_call_pa
     return of[p->of] + (in->in_vision && p->at_in_vision ? p->at_in_vision : p->at);
 }
 
+double m3_parameter_number(const struct m3_parameters *in, const struct m3_call_parameter *p)
+{
+    const void *at = m3_parameter_place(in, p);
+    return p->type == M3_PARAMETER_NUMBER ? *(const double *)at : (double)*(const int64_t *)at;
+}
+
+const char *m3_parameter_word(char text[M3_PARAMETER_TEXT], const struct m3_parameters *in,
+                              const struct m3_call_parameter *p)
+{
+    const struct m3_field *field = field_of(p);
+    if (!field) return in->config->oai ? "swiglu_oai" : "swiglu";
+    m3_field_print(text, M3_PARAMETER_TEXT, in->semantics, field);
+    return strchr(text, '=') + 1;
+}
+
 static int set_number(struct m3_parameters *to, const struct m3_call_parameter *p, double x)
 {
     if (!isfinite(x) || x < p->least) return 0;

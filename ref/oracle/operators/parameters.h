@@ -44,6 +44,11 @@ struct m3_parameters {
 /* Where a number (double) or count (int64_t) stands. */
 void *m3_parameter_place(const struct m3_parameters *in, const struct m3_call_parameter *p);
 
+/* A number or count as it is; a word as it is, in `text`. */
+double m3_parameter_number(const struct m3_parameters *in, const struct m3_call_parameter *p);
+const char *m3_parameter_word(char text[M3_PARAMETER_TEXT], const struct m3_parameters *in,
+                              const struct m3_call_parameter *p);
+
 /* Sets the defaults of all parameters in `list`, then the values of `given` (a JSON object or NULL). `name` is for the
  * error. M3_BAD_INPUT for a parameter that is not in the list, or a value of another type or out of range. */
 int m3_parameters_set(struct m3_parameters *to, const char *list, const json_t *given, const char *name,

@@ -58,10 +58,11 @@ static void add_store(const struct judging *j, const char *point)
 
 /* ---- angles */
 
-/* The bound of an element: the angle's error, and that of the function. */
-static int judge_angles(const struct judging *j, int is_sin)
+/* The bound of an element: the angle's error, and that of the function. The true table replaces the engine's. */
+static int judge_angles(const struct judging *j, const struct m3_operand_row *output)
 {
     const struct m3_fragment *f = j->f;
+    const int is_sin = output->role == M3_ROLE_SIN;
     struct m3_recomputed *out = j->out;
     const struct m3_tensor *places = operand_of(f, M3_ROLE_PLACES, M3_TAPS);
     const int64_t R = 2 * out->y.width, n = out->y.rows * out->y.width;
@@ -91,8 +92,9 @@ static int judge_angles(const struct judging *j, int is_sin)
 
 /* ---- a rotation by a table that is given exactly */
 
-static int judge_rotation(const struct judging *j)
+static int judge_rotation(const struct judging *j, const struct m3_operand_row *output)
 {
+    (void)output;
     const struct m3_fragment *f = j->f;
     const struct m3_config *c = &f->model.config;
     struct m3_recomputed *out = j->out;
@@ -139,9 +141,10 @@ static int take_values(const struct judging *j, const struct m3_operand_row *out
 }
 
 /* The product and the factor are rounded once each. */
-static int judge_noise(const struct judging *j)
+static int judge_noise(const struct judging *j, const struct m3_operand_row *output)
 {
     struct m3_recomputed *out = j->out;
+    (void)output;
     out->f = 2;
 #pragma omp parallel for num_threads(m3_team(j->setting->ctx, out->y.rows * out->y.width))
     for (int64_t i = 0; i < out->y.rows * out->y.width; i++) {
@@ -181,6 +184,23 @@ static int choose_rows(struct m3_recomputed *out, const struct m3_operand_row *o
     return M3_OK;
 }
 
+typedef int judge(const struct judging *, const struct m3_operand_row *output);
+
+/* The errors of an operator that no model has at a tap, whose values by the double engine are there. */
+static judge *judge_of(const struct m3_operator_row *op)
+{
+    static const struct {
+        const char *op;
+        judge *judge;
+    } all[] = { { "rope_table", judge_angles },
+                { "rope_table_3d", judge_angles },
+                { "rope", judge_rotation },
+                { "jitter", judge_noise } };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i].op, op->name) == 0) return all[i].judge;
+    return judge_gradient;
+}
+
 int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting *setting, const struct m3_fragment *f,
                              const struct m3_operand_row *output, const int64_t *rows, int64_t count,
                              struct m3_error *error)
@@ -199,13 +219,6 @@ int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting 
     if (!out->y.values || !out->bound || !out->walk || !out->y.off.error || !out->y.off.variance)
         return m3_fail_memory(error, output->name, room * sizeof *out->y.values);
     const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->y.rows * width), error };
-    if (output->role == M3_ROLE_COS || output->role == M3_ROLE_SIN)
-        return judge_angles(&j, output->role == M3_ROLE_SIN);
     status = take_values(&j, output);
-    if (status) return status;
-    switch (output->role) {
-    case M3_ROLE_NOISY: return judge_noise(&j);
-    case M3_ROLE_GRADIENT: return judge_gradient(&j, output);
-    default: return judge_rotation(&j);
-    }
+    return status ? status : judge_of(f->op)(&j, output);
 }

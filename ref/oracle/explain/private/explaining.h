@@ -78,7 +78,6 @@ void m3_table_terms(struct m3_explaining *e, int x, int y, const char *x_name, c
 /* ---- the families */
 
 extern const struct m3_explainer m3_explainers[M3_OPERATORS];
-const char *m3_tap_words(enum m3_tap tap);
 
 int m3_explain_linear(struct m3_explaining *e);                 /* linear.c */
 int m3_explain_rms_norm(struct m3_explaining *e);               /* norms.c */
