@@ -31,7 +31,7 @@ TWICE += $(patsubst %,ref/model/%.c,engine weights/pages divided/experts divided
 TWICE += $(wildcard ref/model/forward/*.c ref/model/backward/*.c ref/train/*.c)
 ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io io/* ranks model model/divided model/files model/graph model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
-DATA := ref/oracle/map/data.S ref/oracle/report/data.S
+DATA := ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -176,7 +176,7 @@ $(TABLE).o $(CARDS).o: %.o: %.c
 
 ERROR_KERNELS := $(foreach k,$(KERNELS),$(BUILD)/once/oracle/error/kernels_$(k).o)
 OBJECTS := $(TABLE).o $(CARDS).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(ERROR_KERNELS) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
-           $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+           $(BUILD)/built_in.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -202,20 +202,22 @@ $(ERROR_KERNELS): $(BUILD)/once/oracle/error/kernels_%.o: ref/oracle/error/kerne
 	$(CC) $(CFLAGS) $(KERNELS_$*) -fno-math-errno -DM3_KERNELS=m3_error_kernels_$* -DM3_KERNELS_NAME='"$*"' -c -o $@ $<
 
 # Files that are included unchanged.
-$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json) SPEC.md ref/oracle/VERDICTS.md
+$(BUILD)/once/%.o: ref/%.S SPEC.md ref/oracle/VERDICTS.md
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
-# The built-in profiles and the words that may follow them, named after their files.
+# The built-in profiles, the words that may follow them, and the maps of other programs' names, named after their files.
 PROFILES := $(sort $(wildcard ref/oracle/error/profiles/*.json))
 WORDS := $(sort $(wildcard ref/oracle/error/profiles/words/*.json))
+MAPS := $(sort $(wildcard ref/oracle/map/maps/*.json))
 texts = echo 'const char *const $(1)[][2] = {'; for f in $(2); do echo "{ \"$$(basename $$f .json)\","; \
 	sed 's/["\\]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{ NULL, NULL } };'
-$(BUILD)/profiles.c: $(PROFILES) $(WORDS) Makefile
+$(BUILD)/built_in.c: $(PROFILES) $(WORDS) $(MAPS) Makefile
 	@mkdir -p $(@D)
-	@{ echo '#include "oracle/error/profile.h"'; $(call texts,m3_built_in_profiles,$(PROFILES)); \
-	   $(call texts,m3_profile_word_texts,$(WORDS)); } > $@
-$(BUILD)/profiles.o: $(BUILD)/profiles.c
+	@{ echo '#include "oracle/error/profile.h"'; echo '#include "oracle/map/map.h"'; \
+	   $(call texts,m3_built_in_profiles,$(PROFILES)); $(call texts,m3_profile_word_texts,$(WORDS)); \
+	   $(call texts,m3_built_in_maps,$(MAPS)); } > $@
+$(BUILD)/built_in.o: $(BUILD)/built_in.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # One engine is one object with one visible symbol, so that both fit into a process.

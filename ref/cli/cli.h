@@ -38,8 +38,8 @@ void m3_cli_start(char **argv);
 
 /* Functions shared by the commands (cli/common.c). */
 
-/* Prints `help`, with the usual profiles for "{profiles}", an example of words for "{words}", and what every command
- * takes before its exit statuses. M3_IO if writing fails. */
+/* Prints `help`, with the usual profiles for "{profiles}", an example of words for "{words}", the names of "{maps}", the
+ * fields of "{readings}", in this order, and what every command takes before its exit statuses. M3_IO if writing fails. */
 int m3_cli_help(const char *help, struct m3_error *error);
 /* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
 int m3_cli_asks_for_profiles(int argc, char **argv);

@@ -9,19 +9,46 @@
 #include "cli/cli.h"
 #include "io/json.h"
 #include "io/mapped.h"
+#include "model/semantics.h"
 #include "oracle/error/profile.h"
+#include "oracle/map/map.h"
+
+/* "selection=group|shared|union ..": what --set takes, in lines below an option's text. */
+static void list_readings(char *text, size_t size)
+{
+    enum { INDENT = 25, WIDTH = 118 };
+    size_t used = 0, column = WIDTH;
+    const struct m3_field *field;
+    for (int i = 0; (field = m3_semantics_at(i)) != NULL && used + WIDTH < size; i++) {
+        char choices[M3_FIELD_CHOICES];
+        m3_field_choices(choices, field);
+        const size_t length = strlen(field->name) + 1 + strlen(choices);
+        if (column + 1 + length > WIDTH) {
+            used += (size_t)snprintf(text + used, size - used, "%s%*s", used ? "\n" : "", INDENT - 1, "");
+            column = INDENT - 1;
+        }
+        used += (size_t)snprintf(text + used, size - used, " %s=%s", field->name, choices);
+        column += 1 + length;
+    }
+    snprintf(text + used, size - used, "\n");
+}
 
 int m3_cli_help(const char *help, struct m3_error *error)
 {
-    static const char *const usual[][2] = {
+    char maps[256], readings[2048];
+    const char *const usual[][2] = {
         { "{profiles}", "fp32, bf16, fp16, fp8, another name" },
         { "{words}", "bf16+tp8 for eight tensor-parallel ranks. `--profile help` lists all names and words" },
+        { "{maps}", maps },
+        { "{readings}", readings },
         { "\nExit status:",
           "\nWith --max-memory SIZE, such as 512M or 8G, every command refuses to allocate more. Mapped files do not\n"
           "count. Without --max-memory, only .gz files and pictures are checked, and refused if they do not fit into\n"
           "memory.\n" },
     };
     int written = 0;
+    m3_map_names(maps, sizeof maps);
+    list_readings(readings, sizeof readings);
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         const char *at = strstr(help, usual[i][0]);
         if (!at) continue;

@@ -15,6 +15,11 @@
 
 struct m3_map;
 
+/* Name and text of every built-in map, named after its file; NULLs at the end. The build makes it of maps/. */
+extern const char *const m3_built_in_maps[][2];
+/* "llama_cpp, sglang, ..": their names. */
+void m3_map_names(char *names, size_t size);
+
 /* Opens a map by name ("transformers"), or from a file if `name` has a '/' or ends in ".json". M3_ABSENT, M3_BAD_INPUT
  * with the tap, the step and the field, M3_IO, M3_INTERNAL. *map is NULL on failure. */
 int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error);

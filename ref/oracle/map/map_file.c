@@ -8,6 +8,8 @@
 #include "io/json.h"
 #include "oracle/map/private/map.h"
 
+enum { MAP_NAMES = 256 };
+
 struct reading {
     struct m3_map *map;
     const char *tap;                        /* NULL: outside taps */
@@ -318,21 +320,18 @@ static int read_prefixes(const struct reading *r, const json_t *prefixes)
     return M3_OK;
 }
 
-/* data.S: the maps are stored one after the other. */
-extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
-
-/* clang-format off */
-static const struct { const char *name, *begin, *end; } built_in[] = {
-    { "transformers", m3_map_transformers, m3_map_vllm }, { "vllm", m3_map_vllm, m3_map_sglang },
-    { "sglang", m3_map_sglang, m3_map_llama_cpp },        { "llama_cpp", m3_map_llama_cpp, m3_maps_end },
-};
-/* clang-format on */
+void m3_map_names(char *names, size_t size)
+{
+    names[0] = '\0';
+    for (size_t i = 0, used = 0; m3_built_in_maps[i][0]; i++, used = strlen(names))
+        snprintf(names + used, size - used, "%s%s", i ? ", " : "", m3_built_in_maps[i][0]);
+}
 
 static int load_built_in(json_t **json, const char *name, struct m3_error *error)
 {
-    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
-        if (strcmp(name, built_in[i].name) == 0)
-            return m3_json_parse(json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
+    for (size_t i = 0; m3_built_in_maps[i][0]; i++)
+        if (strcmp(name, m3_built_in_maps[i][0]) == 0)
+            return m3_json_parse(json, m3_built_in_maps[i][1], strlen(m3_built_in_maps[i][1]), name, error);
     return M3_ABSENT;
 }
 
@@ -343,7 +342,9 @@ static int read_base(const struct reading *r)
     json_t *base = NULL, *own = json_object_get(r->map->json, "taps");
     if (!name) return M3_OK;
     int status = json_is_string(name) ? load_built_in(&base, json_string_value(name), r->error) : M3_ABSENT;
-    if (status == M3_ABSENT) return refuse_value(r, "base", name, "transformers, vllm, sglang or llama_cpp");
+    char names[MAP_NAMES];
+    m3_map_names(names, sizeof names);
+    if (status == M3_ABSENT) return refuse_value(r, "base", name, names);
     if (status) return status;
     int bad = 0;
     if (!own) bad = json_object_set_new(r->map->json, "taps", own = json_object());
@@ -464,11 +465,10 @@ int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
     }
     int is_file = m3_is_json_path(name);
     int status = is_file ? m3_json_load(&opened->json, name, error) : load_built_in(&opened->json, name, error);
+    char names[MAP_NAMES];
+    m3_map_names(names, sizeof names);
     if (status == M3_ABSENT && !is_file)
-        m3_fail(error, status,
-                "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
-                "with a / or .json in its name",
-                name);
+        m3_fail(error, status, "%s: no such map: expected %s or a file, with a / or .json in its name", name, names);
     if (!status) status = read_map(opened, error);
     if (status) m3_map_close(opened);
     else *map = opened;

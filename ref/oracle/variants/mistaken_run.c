@@ -13,8 +13,8 @@
 /* ---- the list */
 
 static const struct m3_mistake_section *const sections[] = {
-    &m3_mistakes_select, &m3_mistakes_index,  &m3_mistakes_attend, &m3_mistakes_rope,
-    &m3_mistakes_mlp,    &m3_mistakes_vision, &m3_mistakes_mtp,
+    &m3_mistakes_select, &m3_mistakes_index,   &m3_mistakes_attend, &m3_mistakes_rope, &m3_mistakes_norm,
+    &m3_mistakes_mlp,    &m3_mistakes_weights, &m3_mistakes_vision, &m3_mistakes_mtp,
 };
 
 enum { SECTIONS = sizeof sections / sizeof sections[0] };

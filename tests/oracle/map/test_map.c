@@ -592,14 +592,14 @@ START_TEST(wrong_maps)
         snprintf(text, sizeof text, "{\"base\": %s}", bases[i]);
         write_text(in_folder("map.json"), text);
         ck_assert_msg(m3_map_open(&map, in_folder("map.json"), &error) == M3_BAD_INPUT, "%s", text);
-        snprintf(text, sizeof text, "map.json: base: got %s, expected transformers, vllm", bases[i]);
+        snprintf(text, sizeof text, "map.json: base: got %s, expected llama_cpp, sglang", bases[i]);
         ck_assert_msg(says(&error, text), "%s", error.text);
     }
     write_text(in_folder("map.json"), "{");
     ck_assert_int_eq(m3_map_open(&map, in_folder("map.json"), &error), M3_BAD_INPUT);
     ck_assert_int_eq(m3_map_open(&map, in_folder("none.json"), &error), M3_ABSENT);
     ck_assert_int_eq(m3_map_open(&map, "none", &error), M3_ABSENT);
-    ck_assert(says(&error, "expected transformers, vllm, sglang, llama_cpp or a file"));
+    ck_assert(says(&error, "expected llama_cpp, sglang, transformers, vllm or a file"));
 }
 END_TEST
 

@@ -134,6 +134,6 @@ struct m3_mistake_section {
     int count;
 };
 extern const struct m3_mistake_section m3_mistakes_select, m3_mistakes_index, m3_mistakes_attend, m3_mistakes_rope,
-    m3_mistakes_mlp, m3_mistakes_vision, m3_mistakes_mtp;
+    m3_mistakes_norm, m3_mistakes_mlp, m3_mistakes_weights, m3_mistakes_vision, m3_mistakes_mtp;
 
 #endif
