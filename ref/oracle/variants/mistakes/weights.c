@@ -2,7 +2,6 @@
 #include "oracle/variants/private/mistakes.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- 8-bit weights */
