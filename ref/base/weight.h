@@ -7,13 +7,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* clang-format off */
 enum m3_dtype {
-    M3_F64, M3_F32, M3_F16, M3_BF16, M3_F8_E4M3, M3_F8_E8M0, M3_I64, M3_I32, M3_U8, M3_BOOL,
-    M3_F4_E2M1, M3_I4,      /* of weights only: two codes in a byte; files hold them as U8 or I32 */
+    M3_F64,
+    M3_F32,
+    M3_F16,
+    M3_BF16,
+    M3_F8_E4M3,
+    M3_F8_E8M0,
+    M3_I64,
+    M3_I32,
+    M3_U8,
+    M3_BOOL,
+    M3_F4_E2M1,
+    M3_I4,      /* of weights only: two codes in a byte; files hold them as U8 or I32 */
     M3_DTYPES,              /* the number of dtypes; also "no such dtype" */
 };
-/* clang-format on */
 
 /* How codes are packed and scaled (SPEC "Stored numbers"). A group is `group` columns of one row. */
 enum m3_scaling {

@@ -84,29 +84,44 @@ struct arguments {
     int json, all, only_failing, help;
 };
 
-/* clang-format off */
 enum {
-    OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_ONLY_FAILING, OPT_HTML, OPT_JUNIT, OPT_SPEC,
-    OPT_ROW_RUNS, OPT_HELP
+    OPT_TAPS = 256,
+    OPT_JSON,
+    OPT_FORCE,
+    OPT_PROFILE,
+    OPT_MAP,
+    OPT_ALL,
+    OPT_ONLY_FAILING,
+    OPT_HTML,
+    OPT_JUNIT,
+    OPT_SPEC,
+    OPT_ROW_RUNS,
+    OPT_HELP
 };
-/* clang-format on */
 
-/* clang-format off */
 static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },
+    { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
-    { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
-    { "map", required_argument, NULL, OPT_MAP },         { "all", no_argument, NULL, OPT_ALL },
-    { "row-runs", required_argument, NULL, OPT_ROW_RUNS }, { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
-    { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "taps", required_argument, NULL, OPT_TAPS },
+    { "profile", required_argument, NULL, OPT_PROFILE },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "map", required_argument, NULL, OPT_MAP },
+    { "all", no_argument, NULL, OPT_ALL },
+    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
+    { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
+    { "html", required_argument, NULL, OPT_HTML },
+    { "junit", required_argument, NULL, OPT_JUNIT },
     { "spec", required_argument, NULL, OPT_SPEC },
-    { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
+    { "force", no_argument, NULL, OPT_FORCE },
+    { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
-/* clang-format on */
 
 static int take_option(void *arguments, int option, struct m3_error *error)
 {

@@ -102,12 +102,21 @@ struct arguments {
     int json, all, only_failing, plan, help, is_answer;
 };
 
-/* clang-format off */
 enum {
-    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_PLAN, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML,
-    OPT_JUNIT, OPT_SPEC, OPT_ROW_RUNS, OPT_HELP
+    OPT_PROFILE = 256,
+    OPT_MAP,
+    OPT_TRUTH,
+    OPT_LAYERS,
+    OPT_PLAN,
+    OPT_ALL,
+    OPT_ONLY_FAILING,
+    OPT_JSON,
+    OPT_HTML,
+    OPT_JUNIT,
+    OPT_SPEC,
+    OPT_ROW_RUNS,
+    OPT_HELP
 };
-/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },

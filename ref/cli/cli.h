@@ -127,13 +127,23 @@ struct m3_cli_input {
     int sets;
 };
 /* The values that getopt_long returns for those options. */
-/* clang-format off */
 enum {
-    M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
-    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_OPS_GUARD, M3_CLI_TIMEOUT_OPTION,
-    M3_CLI_PROMPT, M3_CLI_CHAT, M3_CLI_PROGRESS
+    M3_CLI_CASE = 512,
+    M3_CLI_IDS,
+    M3_CLI_IMAGE,
+    M3_CLI_VIDEO,
+    M3_CLI_ALLOW_LONG,
+    M3_CLI_PRECISION,
+    M3_CLI_LINEAR,
+    M3_CLI_THREADS,
+    M3_CLI_SET,
+    M3_CLI_OPS,
+    M3_CLI_OPS_GUARD,
+    M3_CLI_TIMEOUT_OPTION,
+    M3_CLI_PROMPT,
+    M3_CLI_CHAT,
+    M3_CLI_PROGRESS
 };
-/* clang-format on */
 /* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */
 typedef int (*m3_cli_take)(void *arguments, int option, struct m3_error *error);
 struct option;

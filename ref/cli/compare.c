@@ -115,22 +115,26 @@ enum {
 
 static int parse(struct arguments *arguments, struct outputs *outputs, int argc, char **argv, struct m3_error *error)
 {
-    /* clang-format off */
     static const struct option options[] = {
-        { "taps", required_argument, NULL, OPT_TAPS },       { "json", no_argument, NULL, OPT_JSON },
-        { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
-        { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
-        { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
-        { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
+        { "taps", required_argument, NULL, OPT_TAPS },
+        { "json", no_argument, NULL, OPT_JSON },
+        { "force", no_argument, NULL, OPT_FORCE },
+        { "profile", required_argument, NULL, OPT_PROFILE },
+        { "html", required_argument, NULL, OPT_HTML },
+        { "junit", required_argument, NULL, OPT_JUNIT },
+        { "spec", required_argument, NULL, OPT_SPEC },
+        { "help", no_argument, NULL, OPT_HELP },
+        { "ledger", required_argument, NULL, OPT_LEDGER },
+        { "map", required_argument, NULL, OPT_MAP },
         { "companions", required_argument, NULL, OPT_COMPANIONS },
-        { "envelope", required_argument, NULL, OPT_ENVELOPE }, { "all", no_argument, NULL, OPT_ALL },
+        { "envelope", required_argument, NULL, OPT_ENVELOPE },
+        { "all", no_argument, NULL, OPT_ALL },
         { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
         { "baseline", required_argument, NULL, OPT_BASELINE },
         { "fail-if-worse", no_argument, NULL, OPT_FAIL_IF_WORSE },
         { "progress", no_argument, NULL, OPT_PROGRESS },
         { NULL, 0, NULL, 0 },
     };
-    /* clang-format on */
     int option;
     optind = 0;         /* argv is not the program's: restart */
     opterr = 0;

@@ -148,13 +148,20 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status && a->runs < M3_ENVELOPE_RUNS)
         m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", with fewer than %d the ranks mean little", a->runs,
                 M3_ENVELOPE_RUNS);
-    /* clang-format off */
     if (!status) {
         const struct m3_envelope_plan plan = {
-            .model = model, .c = &c, .semantics = &semantics, .profile = profile, .linear = a->input.linear,
-            .threads = (int)a->input.threads, .runs = a->runs,
-            .row_runs = a->row_runs < 0 ? m3_honest_rows_needed(profile) : a->row_runs, .seed = (uint64_t)a->seed, .taps = a->taps,
-            .command = line, .progress = m3_cli_watched(&watch),
+            .model = model,
+            .c = &c,
+            .semantics = &semantics,
+            .profile = profile,
+            .linear = a->input.linear,
+            .threads = (int)a->input.threads,
+            .runs = a->runs,
+            .row_runs = a->row_runs < 0 ? m3_honest_rows_needed(profile) : a->row_runs,
+            .seed = (uint64_t)a->seed,
+            .taps = a->taps,
+            .command = line,
+            .progress = m3_cli_watched(&watch),
         };
         double start = m3_seconds();
         status = m3_envelope_make(&plan, a->out, error);
@@ -162,7 +169,6 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
         if (!status) status = print_result(a, profile, m3_seconds() - start, error);
     }
     m3_case_free(&c);
-    /* clang-format on */
     m3_model_close(model);
     m3_profile_close(profile);
     return status;

@@ -56,19 +56,25 @@ struct arguments {
 
 enum { OPT_TAP = 256, OPT_TOKEN, OPT_CHANNEL, OPT_JSON, OPT_HTML, OPT_HELP };
 
-/* clang-format off */
 static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "prompt", required_argument, NULL, M3_CLI_PROMPT }, { "chat", required_argument, NULL, M3_CLI_CHAT },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
+    { "chat", required_argument, NULL, M3_CLI_CHAT },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },
+    { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },      { "tap", required_argument, NULL, OPT_TAP },
-    { "token", required_argument, NULL, OPT_TOKEN },     { "channel", required_argument, NULL, OPT_CHANNEL },
-    { "json", no_argument, NULL, OPT_JSON },             { "html", required_argument, NULL, OPT_HTML },
-    { "help", no_argument, NULL, OPT_HELP },             { NULL, 0, NULL, 0 },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "tap", required_argument, NULL, OPT_TAP },
+    { "token", required_argument, NULL, OPT_TOKEN },
+    { "channel", required_argument, NULL, OPT_CHANNEL },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "html", required_argument, NULL, OPT_HTML },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
 };
-/* clang-format on */
 
 static int take_option(void *arguments, int option, struct m3_error *error)
 {

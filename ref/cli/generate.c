@@ -57,12 +57,18 @@ struct arguments {
     struct m3_generation how;
 };
 
-/* clang-format off */
 enum {
-    OPT_MAX_NEW = 256, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_HELP,
+    OPT_MAX_NEW = 256,
+    OPT_STOP,
+    OPT_TEMPERATURE,
+    OPT_TOP_K,
+    OPT_TOP_P,
+    OPT_SEED,
+    OPT_SPECULATIVE,
+    OPT_JSON,
+    OPT_HELP,
     OPT_PLAN
 };
-/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },

@@ -61,9 +61,7 @@ static const char help[] =
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70 internal\n"
     "error; 74 I/O error.\n";
 
-/* clang-format off */
 enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_PLAN, OPT_JSON, OPT_HELP };
-/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
@@ -272,10 +270,13 @@ static int differentiate(struct result *result, const struct arguments *a, struc
 {
     struct m3_gradient_file *file = NULL;
     struct m3_gradient_sink sink;
-    /* clang-format off */
-    const struct m3_gradient_run run = { .model = model, .engine = a->input.engine, .batch = batch, .labels = labels,
-                                         .request = &request, .patterns = a->taps, .command = line };
-    /* clang-format on */
+    const struct m3_gradient_run run = { .model = model,
+                                         .engine = a->input.engine,
+                                         .batch = batch,
+                                         .labels = labels,
+                                         .request = &request,
+                                         .patterns = a->taps,
+                                         .command = line };
     int status = a->dump ? m3_gradient_file_open(&file, &sink, a->dump, &run, error) : M3_OK;
     if (file) request.sink = &sink, result->tensors = m3_gradient_file_tensors(file);
     const double start = m3_seconds();
@@ -302,11 +303,13 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
         requests[b].progress = m3_cli_watched(&watch);
         result.tokens += batch->cases[b].T;
     }
-    /* clang-format off */
-    struct m3_gradient_request request = { .sequences = requests, .labels = labels->of, .count = count,
-                                           .scored = labels->scored, .weights = a->weights, .readings = a->readings,
+    struct m3_gradient_request request = { .sequences = requests,
+                                           .labels = labels->of,
+                                           .count = count,
+                                           .scored = labels->scored,
+                                           .weights = a->weights,
+                                           .readings = a->readings,
                                            .progress = m3_cli_watched(&watch) };
-    /* clang-format on */
     if (batch->layout.slots > 0) request.padding = count * batch->layout.slots - result.tokens;
     int status = differentiate(&result, a, model, batch, labels, request, line, error);
     m3_cli_watch_end(&watch);
@@ -341,11 +344,14 @@ static int grad(struct arguments *a, const char *line, struct m3_error *notes, s
 static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const int in_double = a->input.engine == m3_engine_f64();
-    /* clang-format off */
-    const struct m3_cli_plan all = { .model = a->model, .input = &a->input, .f32_passes = !in_double,
-                                     .f64_passes = in_double, .gradients = 1, .writes_taps = a->dump != NULL,
-                                     .taps = a->taps, .hashes = a->dump != NULL };
-    /* clang-format on */
+    const struct m3_cli_plan all = { .model = a->model,
+                                     .input = &a->input,
+                                     .f32_passes = !in_double,
+                                     .f64_passes = in_double,
+                                     .gradients = 1,
+                                     .writes_taps = a->dump != NULL,
+                                     .taps = a->taps,
+                                     .hashes = a->dump != NULL };
     return m3_cli_plan(&all, notes, error);
 }
 

@@ -43,13 +43,18 @@ static int make_rows(struct outputs *out, const struct m3_cli_run *a, const stru
     struct m3_profile *profile;
     int status = m3_profile_open(&profile, a->profile, error);
     if (status) return status;
-    /* clang-format off */
     const struct m3_envelope_plan plan = {
-        .model = model, .c = c, .semantics = semantics, .profile = profile, .linear = a->input.linear,
-        .threads = (int)a->input.threads, .row_runs = a->runs ? a->runs : m3_honest_rows_needed(profile), .seed = 1,
-        .taps = a->taps, .command = line,
+        .model = model,
+        .c = c,
+        .semantics = semantics,
+        .profile = profile,
+        .linear = a->input.linear,
+        .threads = (int)a->input.threads,
+        .row_runs = a->runs ? a->runs : m3_honest_rows_needed(profile),
+        .seed = 1,
+        .taps = a->taps,
+        .command = line,
     };
-    /* clang-format on */
     status = m3_rows_beside_make(&out->rows, &plan, a->companions ? a->companions : a->dump, error);
     if (!status) status = m3_rows_beside_declare(out->rows, m3_companions_file(out->companions), error);
     m3_profile_close(profile);
@@ -94,14 +99,22 @@ static int begin_resume(struct outputs *out, const struct m3_cli_run *a, const s
                         const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
 {
     const int companions = a->bounds || a->companions;
-    /* clang-format off */
     out->run = (struct m3_resume_run){
-        .model = model, .engine = a->input.engine, .c = c, .request = request, .sequence = a->sequence,
-        .ops = a->input.ops.name, .ops_path = a->input.ops.path[0] ? a->input.ops.path : NULL,
-        .decisions = a->decisions, .dumps = a->dump != NULL, .taps = a->taps,
-        .companions = !companions ? "none" : a->companions ? "file" : "dump", .command = line,
+        .model = model,
+        .engine = a->input.engine,
+        .c = c,
+        .request = request,
+        .sequence = a->sequence,
+        .ops = a->input.ops.name,
+        .ops_path = a->input.ops.path[0] ? a->input.ops.path : NULL,
+        .decisions = a->decisions,
+        .dumps = a->dump != NULL,
+        .taps = a->taps,
+        .companions = !companions     ? "none"
+                      : a->companions ? "file"
+                                      : "dump",
+        .command = line,
     };
-    /* clang-format on */
     return m3_resume_begin(&out->kept, a->kept, &out->run, error);
 }
 

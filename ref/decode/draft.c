@@ -28,10 +28,11 @@ int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, 
 {
     struct m3_drafter *d = *drafter = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "drafts", sizeof *d);
-    /* clang-format off */
-    *d = (struct m3_drafter){ .engine = engine, .model = model, .how = how, .modules = modules,
+    *d = (struct m3_drafter){ .engine = engine,
+                              .model = model,
+                              .how = how,
+                              .modules = modules,
                               .row_bytes = (size_t)model->config.H * engine->real_bytes };
-    /* clang-format on */
     d->hidden = calloc((size_t)modules, sizeof *d->hidden);
     d->logits = malloc((size_t)model->config.V * sizeof *d->logits);
     return d->hidden && d->logits ? M3_OK : m3_fail_memory(error, "drafts", d->row_bytes);
@@ -105,12 +106,16 @@ static int run_module(struct m3_drafter *d, int64_t m, const int32_t *ids, int64
     if (!hidden) return m3_fail_memory(error, "hidden states", (size_t)rows * d->row_bytes);
     memcpy(hidden, row_at(d, &d->hidden[m], first), (size_t)rows * d->row_bytes);
 
-    /* clang-format off */
-    const struct m3_mtp_request r = { .how = d->how, .module = m, .T = rows, .ids = ids + place,
-                                      .embedded = seen ? row_at(d, &d->embedded, place) : NULL, .embedded_rows = seen,
-                                      .positions = positions + first, .hidden = hidden, .logits = d->logits,
+    const struct m3_mtp_request r = { .how = d->how,
+                                      .module = m,
+                                      .T = rows,
+                                      .ids = ids + place,
+                                      .embedded = seen ? row_at(d, &d->embedded, place) : NULL,
+                                      .embedded_rows = seen,
+                                      .positions = positions + first,
+                                      .hidden = hidden,
+                                      .logits = d->logits,
                                       .logit_rows = 1 };
-    /* clang-format on */
     int status = d->engine->mtp(d->model, &r, error);
     if (!status && m + 1 < d->modules) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
     free(hidden);

@@ -189,13 +189,18 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
     if (how->speculative && modules == 0)
         return m3_fail(error, M3_USAGE, "%s: got no MTP modules, expected at least one to draft tokens",
                        m3_checkpoint_config_path(model->checkpoint));
-    /* clang-format off */
-    struct state s = { .model = model, .how = how, .result = result, .error = error, .start = m3_seconds(),
-                       .request = { .end_layer = model->config.layers, .semantics = how->semantics,
-                                    .linear = how->linear, .threads = how->threads, .replacement = how->replacement,
+    struct state s = { .model = model,
+                       .how = how,
+                       .result = result,
+                       .error = error,
+                       .start = m3_seconds(),
+                       .request = { .end_layer = model->config.layers,
+                                    .semantics = how->semantics,
+                                    .linear = how->linear,
+                                    .threads = how->threads,
+                                    .replacement = how->replacement,
                                     .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
                                     .progress = how->progress } };
-    /* clang-format on */
 
     int status = m3_cache_new(&s.request.cache, model, how->engine->real_bytes, error);
     if (!status && modules) status = m3_drafter_new(&s.drafter, how->engine, model, modules, &s.request, error);

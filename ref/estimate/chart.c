@@ -121,10 +121,11 @@ static void stack(struct m3_plot *plot, const struct table *t, enum panel panel)
 static int describe(struct m3_plot *plot, const struct table *t, enum panel panel)
 {
     const struct m3_estimate *e = &t->last;
-    /* clang-format off */
-    *plot = (struct m3_plot){ .unit = panel == PANEL_FLOPS ? 'F' : 'B', .contexts = t->contexts, .points = t->points,
-                              .marks = t->marks, .mark_count = t->mark_count };
-    /* clang-format on */
+    *plot = (struct m3_plot){ .unit = panel == PANEL_FLOPS ? 'F' : 'B',
+                              .contexts = t->contexts,
+                              .points = t->points,
+                              .marks = t->marks,
+                              .mark_count = t->mark_count };
     stack(plot, t, panel);
     switch (panel) {
     case PANEL_FLOPS:

@@ -88,12 +88,13 @@ static double nice_step(double most, int steps)
 
 static void set_scale(struct frame *f)
 {
-    /* clang-format off */
-    static const struct { double size; const char *flop, *bytes; } units[] = {
+    static const struct {
+        double size;
+        const char *flop, *bytes;
+    } units[] = {
         { 1e18, "EFLOP", "EB" }, { 1e15, "PFLOP", "PB" }, { 1e12, "TFLOP", "TB" }, { 1e9, "GFLOP", "GB" },
         { 1e6, "MFLOP", "MB" },  { 1e3, "kFLOP", "kB" },  { 1, "FLOP", "B" },
     };
-    /* clang-format on */
     const struct m3_plot *p = f->plot;
     double most = 0;
     for (int i = 0; i < p->points; i++) {
@@ -193,10 +194,14 @@ static void draw_line(const struct frame *f)
 static void write_mark(const struct frame *f, double x, double y, double sum)
 {
     int at_start = x<LEFT + 30, at_end = x> LEFT + WIDTH - 30;
-    /* clang-format off */
     fprintf(f->out, "<text class=\"value%s\" x=\"%.2f\" y=\"%.2f\">%.4g</text>\n",
-            at_end ? " right" : at_start ? "" : " middle", x + (at_end ? -8 : at_start ? 8 : 0), y - 10, sum / f->unit);
-    /* clang-format on */
+            at_end     ? " right"
+            : at_start ? ""
+                       : " middle",
+            x + (at_end     ? -8
+                 : at_start ? 8
+                            : 0),
+            y - 10, sum / f->unit);
 }
 
 /* Sum of the stack at each mark; with text only where it does not overlap earlier text. */

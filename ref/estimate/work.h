@@ -5,17 +5,15 @@
 #include "io/config.h"
 #include "model/graph/graph.h"
 
-/* clang-format off */
 enum m3_work_kind {
-    M3_WORK_PRODUCTS,           /* matrix products of attention, dense MLP, shared expert and router: multiplications */
-    M3_WORK_EXPERTS,            /* routed experts: multiplications */
-    M3_WORK_INDEX,              /* block scores and their selection: multiplications */
-    M3_WORK_ATTENTION,          /* its core: multiplications */
-    M3_WORK_ROWS,               /* norms, rotations, activations, sums: numbers */
-    M3_WORK_HEAD,               /* final norm and logits: multiplications */
+    M3_WORK_PRODUCTS, /* matrix products of attention, dense MLP, shared expert and router: multiplications */
+    M3_WORK_EXPERTS, /* routed experts: multiplications */
+    M3_WORK_INDEX, /* block scores and their selection: multiplications */
+    M3_WORK_ATTENTION, /* its core: multiplications */
+    M3_WORK_ROWS, /* norms, rotations, activations, sums: numbers */
+    M3_WORK_HEAD, /* final norm and logits: multiplications */
     M3_WORK_KINDS,
 };
-/* clang-format on */
 
 struct m3_work {
     double of[M3_WORK_KINDS];

@@ -7,11 +7,17 @@
 #include "io/config.h"
 
 /* The JSON objects that hold fields. In a text-only file TEXT is the same object as ROOT. */
-/* clang-format off */
 enum config_object {
-    ROOT, TEXT, SPARSE, ROPE, VISION, VISION_ROPE, MERGE, QUANTISATION, CONFIG_OBJECTS,
+    ROOT,
+    TEXT,
+    SPARSE,
+    ROPE,
+    VISION,
+    VISION_ROPE,
+    MERGE,
+    QUANTISATION,
+    CONFIG_OBJECTS,
 };
-/* clang-format on */
 
 enum { ACT_SWIGLUOAI, ACT_SILU };
 enum { QK_NORM_PER_HEAD, QK_NORM_PER_LAYER };

@@ -111,14 +111,12 @@ static inline int64_t m3_request_modules(const struct m3_model *model, const str
  * pass. The weights are the model's. An operator with two outputs computes both: attn with attn_lse, moe.experts with
  * moe.weights, moe.routed with moe.expert_out. */
 enum { M3_TAP_INPUTS = 4 };
-/* clang-format off */
 enum m3_step {
-    M3_STEP_TAP,                /* the operator of the tap */
-    M3_STEP_ANGLES,             /* the table of angles of a rotated tap: y is cos, second is sin [rows,R/2]; in the
+    M3_STEP_TAP, /* the operator of the tap */
+    M3_STEP_ANGLES, /* the table of angles of a rotated tap: y is cos, second is sin [rows,R/2]; in the
                                  * tower in[0] are the places [rows,3], I64 */
-    M3_STEP_JITTER,             /* the noise on what the router and the experts read: in and y [rows,H] */
+    M3_STEP_JITTER, /* the noise on what the router and the experts read: in and y [rows,H] */
 };
-/* clang-format on */
 struct m3_tap_request {
     const struct m3_request
         *how; /* its ids, positions, seen, pictures, semantics, linear, threads, replacement, force */

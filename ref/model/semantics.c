@@ -9,9 +9,9 @@
 #include "io/json.h"
 #include "model/fields.h"
 
-/* clang-format off */
 static const struct m3_field fields[] = {
-    { M3_FIELD(m3_semantics, selection, "group", "shared", "union"), .shows = { "*.index.blocks", "*.attn", "*.attn_lse" } },
+    { M3_FIELD(m3_semantics, selection, "group", "shared", "union"),
+      .shows = { "*.index.blocks", "*.attn", "*.attn_lse" } },
     { M3_FIELD(m3_semantics, pool, "max", "lse"), .shows = { "*.index.block_scores" }, .with = "index_scale" },
     { M3_FIELD(m3_semantics, index_scale, "1", "rsqrt"), .shows = { "*.index.block_scores" } },
     { M3_FIELD(m3_semantics, gate_clamp, "upper", "both"), .shows = { "*.mlp.act", "*.mlp", "*.moe.*" } },
@@ -24,11 +24,10 @@ static const struct m3_field fields[] = {
     { M3_FIELD(m3_semantics, mtp_embed, "id", "fused"), .shows = { "mtp.*" } },
     { M3_FIELD(m3_semantics, mtp_zero_position0, "false", "true"), .shows = { "mtp.*" } },
     { M3_FIELD(m3_semantics, mtp_join, "concat", "additive"), .shows = { "mtp.*" } },
-    { M3_FIELD(m3_semantics, block_anchor, "sequence", "slot") },          /* changes the case: oracle/check/several.c */
+    { M3_FIELD(m3_semantics, block_anchor, "sequence", "slot") }, /* changes the case: oracle/check/several.c */
     { M3_FIELD(m3_semantics, jitter, ""), .most = 1, .shows = { "*.moe.*" } },
     { M3_FIELD(m3_semantics, jitter_seed, NULL), .shows = { "*.moe.*" }, .tried = 9, .with = "jitter" },
 };
-/* clang-format on */
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 

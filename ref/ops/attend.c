@@ -110,10 +110,13 @@ int m3_check_blocks(struct m3_ctx *ctx, const int32_t *blocks, const struct m3_a
 int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                      const int32_t *blocks, const struct m3_attend *d)
 {
-    /* clang-format off */
-    const struct m3_mask mask = { .p0 = d->p0, .seen = d->seen, .blocks = blocks, .block = d->block, .G = d->G,
-                                  .N = d->N, .selection = d->selection };
-    /* clang-format on */
+    const struct m3_mask mask = { .p0 = d->p0,
+                                  .seen = d->seen,
+                                  .blocks = blocks,
+                                  .block = d->block,
+                                  .G = d->G,
+                                  .N = d->N,
+                                  .selection = d->selection };
     int status = m3_check_blocks(ctx, blocks, d);
     return status ? status : attend_rows(ctx, o, lse, q, k, v, d, &mask);
 }
@@ -245,10 +248,13 @@ int m3_attend_blocks_backward(struct m3_ctx *ctx, real *dq, real *dk, real *dv, 
                               const real *q, const real *k, const real *v, const real *o, const real *lse,
                               const int32_t *blocks, const struct m3_attend *d)
 {
-    /* clang-format off */
-    const struct m3_mask mask = { .p0 = d->p0, .seen = d->seen, .blocks = blocks, .block = d->block, .G = d->G,
-                                  .N = d->N, .selection = d->selection };
-    /* clang-format on */
+    const struct m3_mask mask = { .p0 = d->p0,
+                                  .seen = d->seen,
+                                  .blocks = blocks,
+                                  .block = d->block,
+                                  .G = d->G,
+                                  .N = d->N,
+                                  .selection = d->selection };
     struct gradient a = { dq, dk, dv, d_o, q, k, v, NULL, NULL, d, &mask };
     int status = m3_check_blocks(ctx, blocks, d);
     return status ? status : attend_back(ctx, &a, dlse, o, lse);

@@ -189,9 +189,7 @@ int m3_index_loss(struct m3_ctx *ctx, double *loss, real *dq, real *dk, const re
 {
     const int64_t T = d->T, G = d->G, X = d->X;
     const double divisor = (double)d->rows * (d->readings.kl_count == M3_KL_ROWS_GROUPS ? (double)G : 1);
-    /* clang-format off */
     const struct m3_mask mask = { .seen = d->seen, .blocks = d->blocks, .block = d->block, .G = G, .N = d->N };
-    /* clang-format on */
     const struct m3_mask causal = { .seen = d->seen };
     const struct operands a = { q, k, main_q, main_k, d, &mask, &causal, weight / divisor * student_scale(d) };
     const int team = m3_team(ctx, T * d->Q * d->D * T);

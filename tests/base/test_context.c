@@ -133,12 +133,13 @@ START_TEST(impossible_sizes)
     ck_assert_ptr_nonnull(m3_scratch_take(&ctx, 0, 8));
     size_t mark = m3_scratch_mark(&ctx);
 
-    /* clang-format off */
-    static const struct { int64_t count; size_t size; } cases[] = {
-        { -1, 1 }, { INT64_MIN, 8 }, { INT64_MAX, 8 }, { INT64_MAX, 1 }, { INT64_MAX / 8 + 1, 8 }, { 1, SIZE_MAX },
-        { -1, 0 },
+    static const struct {
+        int64_t count;
+        size_t size;
+    } cases[] = {
+        { -1, 1 },       { INT64_MIN, 8 }, { INT64_MAX, 8 }, { INT64_MAX, 1 }, { INT64_MAX / 8 + 1, 8 },
+        { 1, SIZE_MAX }, { -1, 0 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ctx.failure.what = NULL;
         ck_assert_ptr_null(m3_scratch_take(&ctx, cases[i].count, cases[i].size));

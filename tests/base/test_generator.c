@@ -7,14 +7,16 @@
 
 START_TEST(draws)
 {
-    /* clang-format off */
-    static const struct { uint64_t seed; const char *name; uint64_t m, first[4]; } known[] = {
+    static const struct {
+        uint64_t seed;
+        const char *name;
+        uint64_t m, first[4];
+    } known[] = {
         { 1, "lm_head.weight", 255, { 32, 41, 65, 146 } },
         { 2, "lm_head.weight", 255, { 102, 36, 173, 170 } },
         { 7, "a", 31, { 15, 7, 22, 29 } },
         { 0, "x", 1 << 23, { 3006582, 7763341, 3414541, 555847 } },
     };
-    /* clang-format on */
     for (int i = 0; i < 4; i++)
         for (uint64_t j = 0; j < 4; j++)
             ck_assert_uint_eq(m3_draw(m3_draw_key(known[i].seed, known[i].name), j, known[i].m), known[i].first[j]);
@@ -23,8 +25,11 @@ END_TEST
 
 START_TEST(exponents)
 {
-    /* clang-format off */
-    static const struct { const char *name; int64_t columns; int e; } known[] = {
+    static const struct {
+        const char *name;
+        int64_t columns;
+        int e;
+    } known[] = {
         { "language_model.model.layers.0.self_attn.q_proj.weight", 6144, -5 },
         { "language_model.model.layers.0.self_attn.q_proj.weight", 3, 1 },
         { "language_model.model.layers.0.self_attn.q_proj.weight", 4, 0 },
@@ -43,7 +48,6 @@ START_TEST(exponents)
         { "vision_tower.vision_model.pre_layrnorm.bias", 42, -3 },
         { "vision_tower.vision_model.embeddings.patch_embedding.weight", 1176, -4 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         ck_assert_msg(m3_draw_exponent(known[i].name, known[i].columns) == known[i].e, "%s", known[i].name);
 }

@@ -28,13 +28,15 @@ static int same(double a, double b) { return isnan(a) ? isnan(b) : a == b && sig
 
 START_TEST(names_and_sizes)
 {
-    /* clang-format off */
-    static const struct { enum m3_dtype dtype; const char *name; size_t bytes; } cases[] = {
-        { M3_F64, "F64", 8 }, { M3_F32, "F32", 4 }, { M3_F16, "F16", 2 }, { M3_BF16, "BF16", 2 },
-        { M3_F8_E4M3, "F8_E4M3", 1 }, { M3_F8_E8M0, "F8_E8M0", 1 }, { M3_I64, "I64", 8 }, { M3_I32, "I32", 4 },
-        { M3_U8, "U8", 1 }, { M3_BOOL, "BOOL", 1 }, { M3_F4_E2M1, "F4", 0 }, { M3_I4, "I4", 0 },
+    static const struct {
+        enum m3_dtype dtype;
+        const char *name;
+        size_t bytes;
+    } cases[] = {
+        { M3_F64, "F64", 8 },         { M3_F32, "F32", 4 },         { M3_F16, "F16", 2 },    { M3_BF16, "BF16", 2 },
+        { M3_F8_E4M3, "F8_E4M3", 1 }, { M3_F8_E8M0, "F8_E8M0", 1 }, { M3_I64, "I64", 8 },    { M3_I32, "I32", 4 },
+        { M3_U8, "U8", 1 },           { M3_BOOL, "BOOL", 1 },       { M3_F4_E2M1, "F4", 0 }, { M3_I4, "I4", 0 },
     };
-    /* clang-format on */
     ck_assert_uint_eq(sizeof cases / sizeof *cases, M3_DTYPES);
     for (int i = 0; i < M3_DTYPES; i++) {
         ck_assert_str_eq(m3_dtype_name(cases[i].dtype), cases[i].name);
@@ -286,10 +288,15 @@ START_TEST(stored_elements)
 
     unsigned char codes[32], scales[] = { 127, 128 };
     for (int i = 0; i < 32; i++) codes[i] = (unsigned char)(i * 23 + 5);
-    /* clang-format off */
-    const struct m3_weight fp4 = { .data = codes, .scales = scales, .dtype = M3_F4_E2M1, .scaling = M3_SCALE_MXFP4,
-                                   .scale_dtype = M3_F8_E8M0, .rows = 1, .cols = 64, .group = 32, .id = 2 };
-    /* clang-format on */
+    const struct m3_weight fp4 = { .data = codes,
+                                   .scales = scales,
+                                   .dtype = M3_F4_E2M1,
+                                   .scaling = M3_SCALE_MXFP4,
+                                   .scale_dtype = M3_F8_E8M0,
+                                   .rows = 1,
+                                   .cols = 64,
+                                   .group = 32,
+                                   .id = 2 };
     static const double numbers[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 };
     for (int i = 0; i < 64; i++) {
         double value;

@@ -149,12 +149,13 @@ END_TEST
  * there the golden's tolerance, public code's own float angles, allows them. */
 START_TEST(other_readings)
 {
-    /* clang-format off */
-    static const struct { const char *reading; int status; } readings[] = {
-        { "selection=shared", 1 }, { "selection=union", 1 }, { "pool=lse", 1 },     { "index_scale=rsqrt", 1 },
+    static const struct {
+        const char *reading;
+        int status;
+    } readings[] = {
+        { "selection=shared", 1 }, { "selection=union", 1 }, { "pool=lse", 1 },       { "index_scale=rsqrt", 1 },
         { "gate_clamp=both", 1 },  { "init_blocks=1", 1 },   { "local_blocks=2", 1 }, { "rope_angle=f32", 0 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof readings / sizeof readings[0]; i++) {
         ck_assert_int_eq(m3ref("run " TINY " --set %s --dump %s", readings[i].reading, in_folder("d.safetensors")), 0);
         int status = m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors"));
@@ -296,15 +297,16 @@ END_TEST
 
 START_TEST(bad_model)
 {
-    /* clang-format off */
-    static const struct { const char *from, *to, *words; int status; } changes[] = {
+    static const struct {
+        const char *from, *to, *words;
+        int status;
+    } changes[] = {
         { "\"hidden_size\": 96,", "", "hidden_size", 65 },
         { "\"vocab_size\": 211", "\"vocab_size\": 212", "lm_head.weight: got [211,96] BF16, expected [212,96]", 65 },
         { "\"num_hidden_layers\": 5", "\"num_hidden_layers\": \"five\"", "num_hidden_layers", 65 },
         { "\"model_type\": \"minimax_m3_vl\"", "\"model_type\": \"llama\"", "llama", 65 },
         { "{", "{{", "config.json", 65 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         remove_folder();
         make_folder();
@@ -414,8 +416,10 @@ END_TEST
  * Seen to fail with plain norms around 0, and with their values cut instead of rounded. */
 START_TEST(synth_agrees_with_the_scripts)
 {
-    /* clang-format off */
-    static const struct { const char *model, *options; int routers; } models[] = {
+    static const struct {
+        const char *model, *options;
+        int routers;
+    } models[] = {
         { "tiny/model", "--dtype bf16", 6 },
         { "block128/model", "--dtype bf16", 0 },
         { "mxfp8/model", "--dtype mxfp8", 0 },
@@ -423,7 +427,6 @@ START_TEST(synth_agrees_with_the_scripts)
         { "m2/model", "--dtype f8_block --seed 3", 6 },
         { "m2/mtp_model", "--dtype bf16 --mtp 2", 6 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char name[8];
         snprintf(name, sizeof name, "made%zu", i);

@@ -133,11 +133,14 @@ static void check_fields(const struct m3_safetensors *file, const struct m3_tens
  * Seen to fail with layer norms without weights, linear operators without biases, one step more. */
 START_TEST(complete)
 {
-    /* clang-format off */
-    static const struct { const char *model, *run; int64_t floats; } cases[] = {
-        { "golden/tiny/model", SEEN, 150 }, { "golden/mtp/model", MTP, 110 }, { "golden/m2/model", M2, 60 },
+    static const struct {
+        const char *model, *run;
+        int64_t floats;
+    } cases[] = {
+        { "golden/tiny/model", SEEN, 150 },
+        { "golden/mtp/model", MTP, 110 },
+        { "golden/m2/model", M2, 60 },
     };
-    /* clang-format on */
     struct m3_model *model;
     struct m3_error notes = { 0 };
     const struct m3_arithmetic how = m3_arithmetic_f32();
@@ -278,14 +281,16 @@ static void plant(const char *name, const char *tap, int64_t i, double by)
 START_TEST(one_comparison)
 {
     static const char *const first[] = { "vision.pixels", "vision.patch_embed", "embed" };
-    /* clang-format off */
     static const char *const linear[][2] = {
-        { "layers.1.q_proj", "layers.1.attn_norm" }, { "layers.3.index.k_proj", "layers.3.attn_norm" },
-        { "layers.0.mlp", "layers.0.mlp.act" }, { "layers.4.attn_out", "layers.4.attn" }, { "logits", "final_norm" },
-        { "vision.layers.1.mlp", "vision.layers.1.act" }, { "projector.out", "projector.act_2" },
+        { "layers.1.q_proj", "layers.1.attn_norm" },
+        { "layers.3.index.k_proj", "layers.3.attn_norm" },
+        { "layers.0.mlp", "layers.0.mlp.act" },
+        { "layers.4.attn_out", "layers.4.attn" },
+        { "logits", "final_norm" },
+        { "vision.layers.1.mlp", "vision.layers.1.act" },
+        { "projector.out", "projector.act_2" },
         { "layers.2.moe.router_logits", "layers.2.mlp_norm" },
     };
-    /* clang-format on */
     ck_assert_int_eq(m3ref("run " SEEN " --dump %s", in_folder("float")), 0);
     ck_assert_int_eq(m3ref("run " SEEN " --precision f64 --decisions %s --dump %s --bounds", in_folder("float"),
                            in_folder("double")),
@@ -318,9 +323,11 @@ END_TEST
  * Seen to fail with margins of scores without the bias. */
 START_TEST(margins)
 {
-    /* clang-format off */
-    static const struct { const char *run, *golden; } cases[] = {
-        { TINY, "golden/tiny/golden.safetensors.gz" }, { MTP, "golden/mtp/golden.safetensors.gz" },
+    static const struct {
+        const char *run, *golden;
+    } cases[] = {
+        { TINY, "golden/tiny/golden.safetensors.gz" },
+        { MTP, "golden/mtp/golden.safetensors.gz" },
         { M2, "golden/m2/golden.safetensors.gz" },
         { "golden/tiny/model --case golden/readings/case.safetensors --set pool=lse",
           "golden/readings/lse.safetensors.gz" },
@@ -329,7 +336,6 @@ START_TEST(margins)
         { "golden/tiny/model --case golden/readings/case.safetensors --set init_blocks=1",
           "golden/readings/init1.safetensors.gz" },
     };
-    /* clang-format on */
     ck_assert_int_eq(m3ref("run %s --precision f64 --dump %s --bounds", cases[_i].run, in_folder("dump")), 0);
     struct m3_safetensors *file = opened(in_folder("dump")), *golden = opened(cases[_i].golden);
     const struct m3_tensor *rows = m3_safetensors_find(golden, "rows");

@@ -476,11 +476,14 @@ START_TEST(the_old_cache_stays)
     ck_assert_int_eq(m3ref("run %s --ids %s --cache-out %s", in_folder("model"), ids(0, 60), in_folder("c")), 0);
     copy(in_folder("c"), in_folder("copy"));
     int before = entries();
-    /* clang-format off */
-    static const struct { const char *flags; int status; } fails[] = {
-        { "--ids 5,211", 64 }, { "--ids 5,7,9", 1 }, { "--ids 5 --ops ./no-such-library.so", 69 },
+    static const struct {
+        const char *flags;
+        int status;
+    } fails[] = {
+        { "--ids 5,211", 64 },
+        { "--ids 5,7,9", 1 },
+        { "--ids 5 --ops ./no-such-library.so", 69 },
     };
-    /* clang-format on */
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(m3ref("run %s %s --cache-in %s --cache-out %s --dump %s", in_folder("model"), fails[i].flags,
                                in_folder("c"), in_folder("c"), in_folder("d")),

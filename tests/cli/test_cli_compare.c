@@ -213,13 +213,14 @@ END_TEST
  * Seen to fail with files opened only after the comparison is printed, and with one that cannot be opened left out. */
 START_TEST(unwritable)
 {
-    /* clang-format off */
     static const char *const flags[][2] = {
-        { "--html=%s/no/such/a.html", "--junit=%s/a.xml" }, { "--html=%s/a.html", "--junit=%s/no/such/a.xml" },
-        { "--html=%s/a.html", "--junit=%s" }, { "--html=/dev/full", "--junit=%s/a.xml" },
-        { "--html=%s/a.html", "--ledger=%s/no/such/a.jsonl" }, { "--html=/dev/full", "--ledger=%s/a.jsonl" },
+        { "--html=%s/no/such/a.html", "--junit=%s/a.xml" },
+        { "--html=%s/a.html", "--junit=%s/no/such/a.xml" },
+        { "--html=%s/a.html", "--junit=%s" },
+        { "--html=/dev/full", "--junit=%s/a.xml" },
+        { "--html=%s/a.html", "--ledger=%s/no/such/a.jsonl" },
+        { "--html=/dev/full", "--ledger=%s/a.jsonl" },
     };
-    /* clang-format on */
     char first[120], second[120];
     write_value(reference_path, 1, NULL);
     write_value(candidate_path, 1, NULL);

@@ -49,8 +49,10 @@ static void poke(const char *name, const char *tensor, size_t offset, const void
     ck_assert_int_eq(fclose(out), 0);
 }
 
-/* clang-format off */
-static const struct { const char *model, *other; int apart; } others[] = {
+static const struct {
+    const char *model, *other;
+    int apart;
+} others[] = {
     { TINY, "--set selection=shared", 0 },
     { TINY, "--set selection=shared --precision f64", 0 },
     { TINY, "--set pool=lse", 3 },          /* block scores differ too, and are not followed */
@@ -58,7 +60,6 @@ static const struct { const char *model, *other; int apart; } others[] = {
     { M2, "--ops ./%s/tests/wrong_route.so", 0 },
     { MTP, "--set selection=shared --ops ./%s/tests/wrong_route.so", 0 },
 };
-/* clang-format on */
 
 /* Goal:  to choose as another run did is to be that run; blocks, experts, weights, in modules too, in float and double.
  * Claim: without the dump most taps differ, with it none, except for block scores where they are pooled otherwise.
@@ -160,15 +161,18 @@ END_TEST
 /* What no operator can take, and dumps that are not of this run. Nothing is written. */
 START_TEST(refused)
 {
-    /* clang-format off */
-    static const struct { const char *tensor; size_t offset; int32_t id; const char *line; } wrong[] = {
+    static const struct {
+        const char *tensor;
+        size_t offset;
+        int32_t id;
+        const char *line;
+    } wrong[] = {
         { "layers.2.index.blocks", 0, 1, "layers.2.index.blocks: row 0: got others, expected visible blocks" },
         { "layers.2.index.blocks", 4, 0, "layers.2.index.blocks: row 0: got others, expected visible blocks" },
         { "layers.2.index.blocks", 0, -2, "row 0: got others, expected visible blocks, strictly ascending" },
         { "layers.2.moe.experts", 4, 11, "layers.2.moe.experts: row 0: got others, expected experts from 0 to E-1" },
         { "layers.2.moe.experts", 0, -1, "expected experts from 0 to E-1" },
     };
-    /* clang-format on */
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("good")), 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         copy(in_folder("good"), in_folder("bad"));

@@ -24,10 +24,12 @@ START_TEST(writes)
     struct m3_error error = { 0 };
     struct m3_safetensors *file;
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("env.safetensors"), &error), M3_OK);
-    /* clang-format off */
-    const char *const strings[][2] = { { "format", "m3ref-envelope" }, { "format_version", "1" }, { "profile", "bf16" },
-                                       { "seed", "11" }, { "runs", "3" }, { "semantics", "{}" } };
-    /* clang-format on */
+    const char *const strings[][2] = { { "format", "m3ref-envelope" },
+                                       { "format_version", "1" },
+                                       { "profile", "bf16" },
+                                       { "seed", "11" },
+                                       { "runs", "3" },
+                                       { "semantics", "{}" } };
     for (int i = 0; i < 6; i++) ck_assert_str_eq(m3_safetensors_metadata(file, strings[i][0]), strings[i][1]);
     ck_assert_int_eq(strlen(m3_safetensors_metadata(file, "model_sha256")), 64);
     ck_assert_int_eq(strlen(m3_safetensors_metadata(file, "case_sha256")), 64);

@@ -293,12 +293,13 @@ END_TEST
 /* Files hold modules in the form of concat. The additive reading leaves out H^2 + 2 H numbers of each, H 32 and 20. */
 START_TEST(additive_modules_of_the_files)
 {
-    /* clang-format off */
-    static const struct { const char *model; long long mtp, total, tensors, bytes; } models[] = {
+    static const struct {
+        const char *model;
+        long long mtp, total, tensors, bytes;
+    } models[] = {
         { "golden/mtp/model", 27282 - 2 * (32 * 32 + 64), 60660 - 2 * (32 * 32 + 64), 145 - 4, 136422 },
         { "golden/m2/mtp_model", 11542 - 2 * (20 * 20 + 40), 17953 - 2 * (20 * 20 + 40), 104 - 4, 35906 },
     };
-    /* clang-format on */
     static const char *const flags[] = { "", " --from-tensors" };
     json_t *o[2];
     for (int i = 0; i < 4; i++) {

@@ -106,8 +106,10 @@ END_TEST
 /* One clear line each, the right status, nothing written. */
 START_TEST(refused)
 {
-    /* clang-format off */
-    static const struct { const char *arguments, *words; int status; } bad[] = {
+    static const struct {
+        const char *arguments, *words;
+        int status;
+    } bad[] = {
         { "--ids 1,200 --image golden/README.md", "got no PNG signature", 65 },
         { "--ids 1,200 --image %s/short.png", "short.png: got a damaged PNG", 65 },
         { "--ids 1,200 --image %s/zero.png", "got 0 x 7 pixels", 65 },
@@ -120,7 +122,6 @@ START_TEST(refused)
         { "--case golden/tiny/case.safetensors --image golden/photo.png", "--image", 64 },
         { "--ids '1,<picture>'", "<picture>", 64 },
     };
-    /* clang-format on */
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);
     write_bytes(in_folder("short.png"), bytes, count - 40);

@@ -37,10 +37,11 @@ static void begin(struct drafting *d, const struct m3_case *c, const struct m3_g
     memcpy(d->ids, c->ids, (size_t)c->T * sizeof *d->ids);
     for (int64_t t = 0; t < MOST; t++)
         d->positions[t] = t < c->T ? c->positions[t] : c->positions[c->T - 1] + t - c->T + 1;
-    /* clang-format off */
-    d->request = (struct m3_request){ .end_layer = model->config.layers, .semantics = how->semantics,
-                                      .linear = how->linear, .threads = how->threads, .pictures = d->pictures };
-    /* clang-format on */
+    d->request = (struct m3_request){ .end_layer = model->config.layers,
+                                      .semantics = how->semantics,
+                                      .linear = how->linear,
+                                      .threads = how->threads,
+                                      .pictures = d->pictures };
     must(m3_cache_new(&d->request.cache, model, how->engine->real_bytes, &error));
     must(m3_drafter_new(&d->drafter, how->engine, model, model->mtp_modules, &d->request, &error));
     d->request.final_norm = d->hidden;

@@ -18,8 +18,12 @@ enum { MOST = 64 };
  * Seen to fail with: the use left out of the key, 2i and 2i + 1 exchanged, i and i + 1, the seed left out. */
 START_TEST(uniform_values)
 {
-    /* clang-format off */
-    static const struct { uint64_t seed; enum m3_draw_use use; int64_t place; double u; } values[] = {
+    static const struct {
+        uint64_t seed;
+        enum m3_draw_use use;
+        int64_t place;
+        double u;
+    } values[] = {
         { 0, M3_DRAW_TOKEN, 0, 0x1.e95a5bf70fc34p-3 },
         { 0, M3_DRAW_TOKEN, 1, 0x1.af544be656318p-2 },
         { 0, M3_DRAW_DRAFT, 0, 0x1.e75c9dc874f62p-2 },
@@ -31,7 +35,6 @@ START_TEST(uniform_values)
         { INT64_MAX, M3_DRAW_INSTEAD, INT64_C(1) << 31, 0x1.e27f38e063ee0p-1 },
         { 1, M3_DRAW_TOKEN, 0, 0x1.2b24ea9cda66ap-2 },
     };
-    /* clang-format on */
     enum { N = sizeof values / sizeof *values };
     for (int i = 2 * N - 1; i >= 0; i--)        /* twice, from the last: no call leaves anything to the next */
         ck_assert_double_eq(m3_uniform(values[i % N].seed, values[i % N].use, values[i % N].place), values[i % N].u);
@@ -186,18 +189,23 @@ START_TEST(distribution_exact)
 {
     const double even[8] = { 2, 2, 2, 2, 2, 2, 2, 2 };
     const double steps[6] = { -INFINITY, 5, 5, 7, 5, -INFINITY };
-    /* clang-format off */
-    static const struct { double temperature; int64_t top_k; double top_p; int kept; } rows[] = {
+    static const struct {
+        double temperature;
+        int64_t top_k;
+        double top_p;
+        int kept;
+    } rows[] = {
         { 1, 0, 0.5, 4 },                       /* 4/8 is at least 0.5 */
         { 1, 0, 0.5 + 0x1p-53, 5 },
         { 1, 0, 0.125, 1 },
         { 3, 0, DBL_TRUE_MIN, 1 },              /* never none */
         { 1, 4, 0.5, 2 },                       /* half of the four, not of the eight */
         { 1, 3, 1, 3 },
-        { 1, 8, 1, 8 }, { 1, 9, 1, 8 }, { 1, 0, 1, 8 },
+        { 1, 8, 1, 8 },
+        { 1, 9, 1, 8 },
+        { 1, 0, 1, 8 },
         { 0, 3, 0.9, 1 },
     };
-    /* clang-format on */
     double p[8];
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         struct m3_sampling how = { rows[r].temperature, rows[r].top_k, rows[r].top_p, 0 };
@@ -240,12 +248,13 @@ END_TEST
 START_TEST(pick)
 {
     static const double gaps[] = { 0, 0.25, 0, 0.5, 0.25, 0 }, least = 0x1p-53;
-    /* clang-format off */
-    static const struct { double u; int32_t id; } rows[] = {
-        { 0, 1 }, { 0.25 - 0x1p-54, 1 }, { 0.25, 3 }, { 0.5, 3 }, { 0.75 - 0x1p-53, 3 }, { 0.75, 4 },
-        { 1 - 0x1p-53, 4 },
+    static const struct {
+        double u;
+        int32_t id;
+    } rows[] = {
+        { 0, 1 },    { 0.25 - 0x1p-54, 1 }, { 0.25, 3 }, { 0.5, 3 }, { 0.75 - 0x1p-53, 3 },
+        { 0.75, 4 }, { 1 - 0x1p-53, 4 },
     };
-    /* clang-format on */
     double tenths[13] = { 0 };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         ck_assert_msg(m3_pick(gaps, 6, rows[r].u) == rows[r].id, "u %.17g: got %d", rows[r].u,

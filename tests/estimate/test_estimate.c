@@ -55,14 +55,15 @@ END_TEST
 /* lm_head is the embedding: one matrix less, and the whole of it counts once. */
 START_TEST(tied_embeddings)
 {
-    /* clang-format off */
     static const struct literal literals[] = {
-        { "tensors", 23415 }, { "params_total", 425810946944 }, { "params_by_component.lm_head", 0 },
-        { "params_active_by_convention.layers", 23504087424 }, { "params_active_text", 24733280640 },
+        { "tensors", 23415 },
+        { "params_total", 425810946944 },
+        { "params_by_component.lm_head", 0 },
+        { "params_active_by_convention.layers", 23504087424 },
+        { "params_active_text", 24733280640 },
         { "params_active_by_convention.layers_head_embedding", 24733280640 },
         { "params_active_by_convention.layers_head_embedding_vision", 25598847872 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     config.tied_embeddings = 1;
@@ -76,12 +77,13 @@ END_TEST
 /* 22,422 quantised matrices with one scale tensor each, 13,239,705,600 bytes of scales. */
 START_TEST(parameters_of_the_mxfp8_release)
 {
-    /* clang-format off */
     static const struct literal literals[] = {
-        { "tensors", 45838 }, { "tensors_unquantised", 23416 }, { "params_total", 427040140160 },
-        { "weight_bytes_released", 443742085120 }, { "weight_bytes", 427040140160 },
+        { "tensors", 45838 },
+        { "tensors_unquantised", 23416 },
+        { "params_total", 427040140160 },
+        { "weight_bytes_released", 443742085120 },
+        { "weight_bytes", 427040140160 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3_MXFP8);
     struct m3_estimate_request r = request(M, 1, "fp8", "bf16");
@@ -280,12 +282,15 @@ END_TEST
 /* n(t) by looking at each key: it counts if its block is the own one or one of N - 1 others. S(T) is the sum. */
 START_TEST(keys_by_counting)
 {
-    /* clang-format off */
-    static const struct { const char *path; int64_t most; } models[] = {
-        { M3, 4500 }, { "golden/tiny/model/config.json", 60 }, { "golden/mtp/model/config.json", 40 },
+    static const struct {
+        const char *path;
+        int64_t most;
+    } models[] = {
+        { M3, 4500 },
+        { "golden/tiny/model/config.json", 60 },
+        { "golden/mtp/model/config.json", 40 },
         { "golden/block128/model/config.json", 700 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, models[_i].path);
     int64_t sum = 0;
@@ -305,18 +310,25 @@ END_TEST
 
 START_TEST(ratios_as_fractions)
 {
-    /* clang-format off */
-    static const struct { const char *key; int64_t over, under; } exact[] = {
-        { "ratios.main_branch", 512, 1 }, { "ratios.layer_qk_with_index", 512, 33 },
-        { "ratios.layer_attention", 512, 17 }, { "ratios.model_attention", 2048, 167 },
-        { "ratios.model_without_lm_head", 1340321, 136766 }, { "ratios.model_with_lm_head", 13028, 1343 },
+    static const struct {
+        const char *key;
+        int64_t over, under;
+    } exact[] = {
+        { "ratios.main_branch", 512, 1 },
+        { "ratios.layer_qk_with_index", 512, 33 },
+        { "ratios.layer_attention", 512, 17 },
+        { "ratios.model_attention", 2048, 167 },
+        { "ratios.model_without_lm_head", 1340321, 136766 },
+        { "ratios.model_with_lm_head", 13028, 1343 },
         { "ratios.layer_attention_prefill_causal", 1973792, 69145 },
     };
-    static const struct { int64_t T; double layer; } layers[] = {
-        { 2048, 0.970 }, { 4096, 1.882 }, { 8192, 3.556 }, { 32768, 10.667 }, { 131072, 21.333 }, { 524288, 28.444 },
-        { 1048576, 30.118 },
+    static const struct {
+        int64_t T;
+        double layer;
+    } layers[] = {
+        { 2048, 0.970 },    { 4096, 1.882 },    { 8192, 3.556 },     { 32768, 10.667 },
+        { 131072, 21.333 }, { 524288, 28.444 }, { 1048576, 30.118 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -409,22 +421,30 @@ END_TEST
 /* M2.7: full attention and experts everywhere, norms over whole vectors, no shared expert, no pictures. */
 START_TEST(forerunner)
 {
-    /* clang-format off */
-    static const struct { int64_t T, attention, total, cache; } contexts[] = {
-        { 131072, 199715979264, 220546203648, 33285996544 }, { 196608, 299573968896, 320404193280, 49928994816 },
+    static const struct {
+        int64_t T, attention, total, cache;
+    } contexts[] = {
+        { 131072, 199715979264, 220546203648, 33285996544 },
+        { 196608, 299573968896, 320404193280, 49928994816 },
         { 204800, 312056217600, 332886441984, 52009369600 },
     };
     static const struct literal literals[] = {
-        { "params_by_component.embedding", 614596608 }, { "params_by_component.lm_head", 614596608 },
-        { "params_by_component.attention", 2730491904 }, { "params_by_component.moe_routed", 224680476672 },
-        { "params_by_component.moe_shared", 0 }, { "params_by_component.moe_router", 48758784 },
-        { "params_by_component.moe_router_bias", 15872 }, { "params_by_component.norms", 828416 },
-        { "params_by_component.vision_tower", 0 }, { "params_total", 228689764864 },
-        { "params_active_by_convention.layers", 9801359872 }, { "params_active_text", 10415956480 },
-        { "params_active_by_convention.layers_head_embedding", 11030553088 }, { "flops_decode_moe.shared", 0 },
+        { "params_by_component.embedding", 614596608 },
+        { "params_by_component.lm_head", 614596608 },
+        { "params_by_component.attention", 2730491904 },
+        { "params_by_component.moe_routed", 224680476672 },
+        { "params_by_component.moe_shared", 0 },
+        { "params_by_component.moe_router", 48758784 },
+        { "params_by_component.moe_router_bias", 15872 },
+        { "params_by_component.norms", 828416 },
+        { "params_by_component.vision_tower", 0 },
+        { "params_total", 228689764864 },
+        { "params_active_by_convention.layers", 9801359872 },
+        { "params_active_text", 10415956480 },
+        { "params_active_by_convention.layers_head_embedding", 11030553088 },
+        { "flops_decode_moe.shared", 0 },
         { "weight_bytes", 457379529728 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, "golden/configs/minimax-m2.7.json");
     for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++) {

@@ -247,11 +247,13 @@ END_TEST
 /* Weights of one token as the releases store them. */
 START_TEST(stored_reads)
 {
-    /* clang-format off */
-    static const struct { const char *path; int64_t bytes; } releases[] = {
-        { M3, 49556229120 }, { M3_MXFP8, 26830826496 },
+    static const struct {
+        const char *path;
+        int64_t bytes;
+    } releases[] = {
+        { M3, 49556229120 },
+        { M3_MXFP8, 26830826496 },
     };
-    /* clang-format on */
     for (int i = 0; i < 2; i++) {
         struct m3_config config;
         struct m3_census census;

@@ -74,13 +74,19 @@ static void check_marks(const char *text)
  * where it turns back. */
 static void check_stack(const char *text)
 {
-    /* clang-format off */
-    static const struct { const char *name; double giga; } parts[] = {
-        { "mixture of experts", 32.364822528 }, { "dense MLP", 1.358954496 }, { "projections q, k, v, o", 12.83457024 },
-        { "index projections", 0.44826624 }, { "lm_head", 2.458386432 }, { "chosen blocks", 3.825205248 },
-        { "full attention", 103.079215104 }, { "index scores", 61.203283968 },
+    static const struct {
+        const char *name;
+        double giga;
+    } parts[] = {
+        { "mixture of experts", 32.364822528 },
+        { "dense MLP", 1.358954496 },
+        { "projections q, k, v, o", 12.83457024 },
+        { "index projections", 0.44826624 },
+        { "lm_head", 2.458386432 },
+        { "chosen blocks", 3.825205248 },
+        { "full attention", 103.079215104 },
+        { "index scores", 61.203283968 },
     };
-    /* clang-format on */
     const char *at = past(text, panels[0].title);
     const struct axis axis = axis_of(at);
     double below = 0;

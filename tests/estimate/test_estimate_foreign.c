@@ -69,14 +69,18 @@ START_TEST(llama_rounded)
     struct m3_foreign model = read_foreign(FOLDER "llama-3-70b-rounded.json");
     struct m3_estimate_request r = ask(&model, 128 * K, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
-    /* clang-format off */
     static const struct literal literals[] = {
-        { "weight_bytes", 140000000000 }, { "flops_decode_linear", 140000000000 },
-        { "flops_decode.full_attention", 343597383680 }, { "flops_decode.total", 483597383680 },
-        { "kv_bytes.total", 42949672960 }, { "decode_read_bytes.total", 182949672960 }, { "experts_read_per_layer", 0 },
-        { "min_cards_weights", 1 }, { "min_cards", 2 }, { "max_batch", 0 },
+        { "weight_bytes", 140000000000 },
+        { "flops_decode_linear", 140000000000 },
+        { "flops_decode.full_attention", 343597383680 },
+        { "flops_decode.total", 483597383680 },
+        { "kv_bytes.total", 42949672960 },
+        { "decode_read_bytes.total", 182949672960 },
+        { "experts_read_per_layer", 0 },
+        { "min_cards_weights", 1 },
+        { "min_cards", 2 },
+        { "max_batch", 0 },
     };
-    /* clang-format on */
     CHECK(&e, literals);
     check_decimals(m3_quantity(&e, "flops_decode_linear") / m3_quantity(&e, "decode_read_bytes.weights"), 1.000, 3,
                    "weights alone");
@@ -99,13 +103,15 @@ START_TEST(nemotron)
     struct m3_foreign model = read_foreign(FOLDER "nemotron-3-ultra.json");
     struct m3_estimate_request r = ask(&model, M, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
-    /* clang-format off */
     static const struct literal literals[] = {
-        { "params_total", 550000000000 }, { "params_active_text", 55000000000 }, { "kv_bytes.total", 12884901888 },
-        { "flops_decode_linear", 110000000000 }, { "flops_decode.total", 522316860416 },
-        { "weight_bytes", 1100000000000 }, { "decode_read_bytes.weights", 110000000000 },
+        { "params_total", 550000000000 },
+        { "params_active_text", 55000000000 },
+        { "kv_bytes.total", 12884901888 },
+        { "flops_decode_linear", 110000000000 },
+        { "flops_decode.total", 522316860416 },
+        { "weight_bytes", 1100000000000 },
+        { "decode_read_bytes.weights", 110000000000 },
     };
-    /* clang-format on */
     CHECK(&e, literals);
     check_decimals(m3_quantity(&e, "arithmetic_intensity"), 4.25, 2, "intensity");
     check_decimals(1e3 * m3_quantity(&e, "decode_read_bytes.weights") / 4.8e12, 22.9, 1, "time of the weights");
@@ -153,13 +159,14 @@ END_TEST
 
 START_TEST(parameters_alone)
 {
-    /* clang-format off */
-    static const struct { const char *path; int64_t total, active; } models[] = {
+    static const struct {
+        const char *path;
+        int64_t total, active;
+    } models[] = {
         { FOLDER "glm-5.1.json", 744, 40 },
         { FOLDER "qwen3.5-moe.json", 35, 3 },
         { FOLDER "mimo-v2-flash.json", 309, 15 },
     };
-    /* clang-format on */
     struct m3_foreign model = read_foreign(models[_i].path);
     struct m3_estimate_request r = ask(&model, M3_UNKNOWN, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
@@ -256,11 +263,13 @@ END_TEST
 /* 3 layers of 6 channels have 36 T (T + 1) FLOPs in a prefill: the limit of the file is too much for 63 bits. */
 START_TEST(limit_of_the_file)
 {
-    /* clang-format off */
-    static const struct { const char *limit, *context; } limits[] = {
-        { "4294967296", "4294967296" }, { "1099511627776", "4294967296" }, { "4294967290", "4294967290" },
+    static const struct {
+        const char *limit, *context;
+    } limits[] = {
+        { "4294967296", "4294967296" },
+        { "1099511627776", "4294967296" },
+        { "4294967290", "4294967290" },
     };
-    /* clang-format on */
     char text[600], says[200];
     for (int i = 0; i < 3; i++) {
         strcpy(text, SMALL);

@@ -12,13 +12,15 @@
 START_TEST(greatest_image)
 {
     static const int64_t grid[1][3] = { { 1, 48, 48 } };
-    /* clang-format off */
     static const struct literal literals[] = {
-        { "flops_vision.patch_embed", 6936330240 }, { "flops_vision.linears", 2899102924800 },
-        { "flops_vision.attention", 869730877440 }, { "flops_vision.projector", 427617681408 },
-        { "flops_vision.total", 4203387813888 }, { "flops_vision.patches", 2304 }, { "flops_vision.tokens", 576 },
+        { "flops_vision.patch_embed", 6936330240 },
+        { "flops_vision.linears", 2899102924800 },
+        { "flops_vision.attention", 869730877440 },
+        { "flops_vision.projector", 427617681408 },
+        { "flops_vision.total", 4203387813888 },
+        { "flops_vision.patches", 2304 },
+        { "flops_vision.tokens", 576 },
     };
-    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -97,15 +99,16 @@ END_TEST
 /* The options: pixels are resized, pictures add up. */
 START_TEST(options)
 {
-    /* clang-format off */
-    static const struct { const char *options; int patches, tokens; } asked[] = {
+    static const struct {
+        const char *options;
+        int patches, tokens;
+    } asked[] = {
         { "--image 672x672", 2304, 576 },
         { "--image 4000x3000", 40 * 54, 540 },        /* by sqrt(12000000 / 451584), down to multiples of 28 */
         { "--image 1x1", 16, 4 },
         { "--image 100x60 --grid 3,4,8", 32 + 96, 8 + 24 },
         { "--grid 1048576,4,4", 16777216, 4194304 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         char text[100];
         ck_assert_int_eq(m3ref("estimate " M3 " %s --json", asked[i].options), 0);

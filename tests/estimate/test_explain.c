@@ -170,13 +170,17 @@ static void check_all_explanations(const struct m3_estimate *e, int least)
     json_decref(summary);
 }
 
-/* clang-format off */
 static const char *const explained[] = {
-    M3, M3_MXFP8, "golden/tiny/model/config.json", "golden/tiny/config_flat.json", "golden/mtp/model/config.json",
-    "golden/block128/model/config.json", "golden/f8block/model/config.json", "golden/configs/minimax-m2.7.json",
+    M3,
+    M3_MXFP8,
+    "golden/tiny/model/config.json",
+    "golden/tiny/config_flat.json",
+    "golden/mtp/model/config.json",
+    "golden/block128/model/config.json",
+    "golden/f8block/model/config.json",
+    "golden/configs/minimax-m2.7.json",
     "golden/configs/minimax-m2.json",
 };
-/* clang-format on */
 
 /* Section 3's formulas, and all others, in models of every kind: long and short, tied, without pictures, without sparse
  * layers, without experts, with modules. */
@@ -218,14 +222,15 @@ START_TEST(explanations)
 }
 END_TEST
 
-/* clang-format off */
-static const struct { const char *path; int known; } foreign[] = {
-    { "golden/configs/llama-3-70b.json", 60 }, { "golden/configs/llama-3-70b-rounded.json", 30 },
+static const struct {
+    const char *path;
+    int known;
+} foreign[] = {
+    { "golden/configs/llama-3-70b.json", 60 },      { "golden/configs/llama-3-70b-rounded.json", 30 },
     { "golden/configs/nemotron-3-ultra.json", 30 }, { "golden/configs/kimi-k2.5.json", 20 },
-    { "golden/configs/glm-5.1.json", 5 }, { "golden/configs/qwen3.5-moe.json", 5 },
+    { "golden/configs/glm-5.1.json", 5 },           { "golden/configs/qwen3.5-moe.json", 5 },
     { "golden/configs/mimo-v2-flash.json", 5 },
 };
-/* clang-format on */
 
 START_TEST(explanations_of_other_families)
 {

@@ -274,8 +274,9 @@ END_TEST
 
 /* Goal:  files that both name must agree; nothing is said of others, or of samples beside whole files.
  * Seen to fail with a missing shard taken as a difference, and with the first file alone compared. */
-/* clang-format off */
-static const struct { const char *got, *expected, *difference; } pairs[] = {
+static const struct {
+    const char *got, *expected, *difference;
+} pairs[] = {
     { "{\"a\":\"1\",\"b\":\"2\"}", "{\"a\":\"1\",\"b\":\"2\"}", NULL },
     { "{\"a\":\"1\",\"b\":\"2\"}", "{\"b\":\"2\",\"a\":\"1\"}", NULL },
     { "{\"a\":\"1\"}", "{\"a\":\"1\",\"b\":\"2\"}", NULL },
@@ -286,7 +287,6 @@ static const struct { const char *got, *expected, *difference; } pairs[] = {
     { "{\"a\":\"1\",\"sampled\":true}", "{\"a\":\"2\",\"sampled\":true}", "a: got 1, expected 2" },
     { "none", "{\"a\":\"2\"}", "got none, expected {\"a\":\"2\"}" },
 };
-/* clang-format on */
 
 START_TEST(compared)
 {

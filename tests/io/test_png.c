@@ -122,15 +122,16 @@ END_TEST
  * unread. */
 START_TEST(sizes)
 {
-    /* clang-format off */
-    static const struct { unsigned char side[8]; const char *words; } heads[] = {
+    static const struct {
+        unsigned char side[8];
+        const char *words;
+    } heads[] = {
         { { 0, 0, 0, 0, 0, 0, 0, 7 }, "got 0 x 7 pixels" },
         { { 0, 0, 0, 13, 0, 0, 0, 0 }, "got 13 x 0 pixels" },
         { { 0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff }, "got 2147483647 x 2147483647 pixels" },
         { { 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1 }, "got 4294967295 x 1 pixels" },
         { { 0, 1, 0, 0, 0, 1, 0, 0 }, "got 65536 x 65536 pixels" },
     };
-    /* clang-format on */
     static const unsigned char stranger[20] = { 0, 0, 0, 8, 'a', 'b', 'C', 'd', 0, 0, 0, 28, 0, 0, 0, 28 };
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);

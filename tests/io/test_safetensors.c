@@ -71,8 +71,11 @@ END_TEST
 /* Files that look odd and are good: each with the number of its tensors. */
 START_TEST(accepts)
 {
-    /* clang-format off */
-    static const struct { const char *json; size_t data; int64_t count; } cases[] = {
+    static const struct {
+        const char *json;
+        size_t data;
+        int64_t count;
+    } cases[] = {
         { "{}", 0, 0 },
         { "{\"__metadata__\":{}}", 0, 0 },
         { "{}   ", 0, 0 },
@@ -81,10 +84,10 @@ START_TEST(accepts)
         { "{\"e\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[0,0]}}", 0, 1 },
         { "{\"e\":{\"dtype\":\"U8\",\"shape\":[5,0],\"data_offsets\":[2,2]},"
           "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-          "\"f\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 2, 3 },
+          "\"f\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+          2, 3 },
         { "{\"a\":{\"data_offsets\":[0,1],\"shape\":[1,1,1,1,1,1,1,1],\"dtype\":\"F8_E8M0\",\"extra\":null}}", 1, 1 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = in_folder("x");
         write_safetensors(path, cases[i].json, cases[i].data);
@@ -106,9 +109,12 @@ END_TEST
  * */
 START_TEST(refuses)
 {
-    /* clang-format off */
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
-    static const struct { const char *json; size_t data; const char *line; } cases[] = {
+    static const struct {
+        const char *json;
+        size_t data;
+        const char *line;
+    } cases[] = {
         { "{\"a\":", 0, "line 1" },
         { "[]", 0, "expected an object" },
         { "{} x", 0, "line 1" },
@@ -143,17 +149,21 @@ START_TEST(refuses)
         { ONE("U8", "[1]", "[1,2]"), 2, "a: data_offsets: 1 bytes of hole" },
         { "{}", 1, "1 bytes after the last tensor" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "b: data_offsets: 1 bytes of overlap" },
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+          3, "b: data_offsets: 1 bytes of overlap" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "b: data_offsets: 2 bytes of overlap" },
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}",
+          2, "b: data_offsets: 2 bytes of overlap" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
-          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 4, "b: data_offsets: 3 bytes of overlap" },
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+          4, "b: data_offsets: 3 bytes of overlap" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-          "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}", 3, "b: data_offsets: 1 bytes of hole" },
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
+          3, "b: data_offsets: 1 bytes of hole" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-          "\"b\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[2,6]}}", 6, "b: data_offsets: got 2, expected a" },
+          "\"b\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
+          6, "b: data_offsets: got 2, expected a" },
     };
-/* clang-format on */
 #undef ONE
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_safetensors(in_folder("x"), cases[i].json, cases[i].data);

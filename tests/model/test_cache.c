@@ -92,11 +92,12 @@ END_TEST
 static void module_rows(struct m3_cache *cache, char *hidden, int64_t m, int64_t p0, int64_t n)
 {
     struct m3_request how = request_of(cache, 0, tokens.T);
-    /* clang-format off */
-    struct m3_mtp_request r = { .how = &how, .module = m, .T = n, .ids = tokens.ids + p0 + m + 1,
+    struct m3_mtp_request r = { .how = &how,
+                                .module = m,
+                                .T = n,
+                                .ids = tokens.ids + p0 + m + 1,
                                 .positions = tokens.positions + p0,
                                 .hidden = hidden + (size_t)(p0 * model->config.H) * engine->real_bytes };
-    /* clang-format on */
     watch.first = p0;
     watch.S = p0 + n;
     must(engine->mtp(model, &r, &error));

@@ -189,11 +189,15 @@ END_TEST
  * Seen to fail with k and v exchanged in the file. */
 START_TEST(the_file_holds_the_taps)
 {
-    /* clang-format off */
-    static const struct { const char *kind; enum m3_tap tap; int sparse; } kinds[] = {
-        { "k", M3_TAP_K_ROPE, 0 }, { "v", M3_TAP_V_PROJ, 0 }, { "index_k", M3_TAP_INDEX_K_ROPE, 1 },
+    static const struct {
+        const char *kind;
+        enum m3_tap tap;
+        int sparse;
+    } kinds[] = {
+        { "k", M3_TAP_K_ROPE, 0 },
+        { "v", M3_TAP_V_PROJ, 0 },
+        { "index_k", M3_TAP_INDEX_K_ROPE, 1 },
     };
-    /* clang-format on */
     struct m3_safetensors *file;
     int64_t found = 0;
     open_tiny(_i ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_BLAS, 70);

@@ -135,13 +135,19 @@ END_TEST
 /* Grids that cannot be, or that do not add up. Seen to fail without the multiples, the lower bound, and the sum. */
 START_TEST(bad_grids)
 {
-    /* clang-format off */
-    static const struct { int64_t grid[2][3]; int64_t count, patches; } bad[] = {
-        { { { 1, 3, 2 } }, 1, 6 },  { { { 1, 2, 3 } }, 1, 6 },           { { { 0, 2, 2 } }, 1, 0 },
-        { { { 1, 2, 2 } }, 1, 8 },  { { { 1, 2, 2 }, { 1, 2, 2 } }, 2, 4 }, { { { -1, -2, 2 } }, 1, 4 },
-        { { { 1, 1L << 40, 2 } }, 1, 8 }, { { { 2000000000, 2000000000, 2000000000 } }, 1, 8 },
+    static const struct {
+        int64_t grid[2][3];
+        int64_t count, patches;
+    } bad[] = {
+        { { { 1, 3, 2 } }, 1, 6 },
+        { { { 1, 2, 3 } }, 1, 6 },
+        { { { 0, 2, 2 } }, 1, 0 },
+        { { { 1, 2, 2 } }, 1, 8 },
+        { { { 1, 2, 2 }, { 1, 2, 2 } }, 2, 4 },
+        { { { -1, -2, 2 } }, 1, 4 },
+        { { { 1, 1L << 40, 2 } }, 1, 8 },
+        { { { 2000000000, 2000000000, 2000000000 } }, 1, 8 },
     };
-    /* clang-format on */
     struct m3_vision_config c = released;
     c.patch = 1, c.temporal_patch = 1;      /* rows of 3 numbers */
     float pixels[8 * 3] = { 0 };

@@ -42,10 +42,14 @@ static void free_case(struct picture_case *c)
 static struct picture_case only(const struct picture_case *c, int64_t s)
 {
     const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->A * c->U;
-    /* clang-format off */
-    return (struct picture_case){ .P = c->ends[s] - begin, .A = c->A, .U = c->U, .segments = 1,
-                                  .ends = { c->ends[s] - begin }, .q = c->q + at, .k = c->k + at, .v = c->v + at };
-    /* clang-format on */
+    return (struct picture_case){ .P = c->ends[s] - begin,
+                                  .A = c->A,
+                                  .U = c->U,
+                                  .segments = 1,
+                                  .ends = { c->ends[s] - begin },
+                                  .q = c->q + at,
+                                  .k = c->k + at,
+                                  .v = c->v + at };
 }
 
 /* One call in guarded buffers; returns a new o [P,A,U]. `ctx` NULL: one of its own. */

@@ -87,14 +87,23 @@ START_TEST(ends_of_the_types)
     static const uint64_t scale_bits[] = { 0x1, 0x7FFFFF, 0x800000, 0x3F9D70A4, 0x7F7FFFFF, 0x7F800000, 0x7FC00000 };
     static const uint64_t scale_bytes[] = { 0, 1, 117, 127, 246, 247, 254, 255 };
     static const uint64_t f32[] = { 0, 0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000 };
-    /* clang-format off */
     static const uint64_t f64[] = {
-        0, UINT64_C(1) << 63, 1, 0x7FF0000000000000, 0xFFF0000000000000, 0x7FF8000000000000, 0x7FEFFFFFFFFFFFFF,
-        0x3FF0000010000000, 0x3FF0000030000000, 0x3FF0000010000001,     /* halfway between floats, and just above */
-        0x47EFFFFFEFFFFFFF, 0x47EFFFFFF0000000,                         /* to the largest float, to infinity */
-        0x36A0000000000000, 0x3690000000000000, 0x3690000000000001,     /* least float, half of it, just above */
+        0,
+        UINT64_C(1) << 63,
+        1,
+        0x7FF0000000000000,
+        0xFFF0000000000000,
+        0x7FF8000000000000,
+        0x7FEFFFFFFFFFFFFF,
+        0x3FF0000010000000,
+        0x3FF0000030000000,
+        0x3FF0000010000001,     /* halfway between floats, and just above */
+        0x47EFFFFFEFFFFFFF,
+        0x47EFFFFFF0000000,                         /* to the largest float, to infinity */
+        0x36A0000000000000,
+        0x3690000000000000,
+        0x3690000000000001,     /* least float, half of it, just above */
     };
-    /* clang-format on */
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++) {
         const int64_t V = 256, H = kind == STORED_F8_BLOCK ? 7 * 128 : 256;         /* 7 blocks, or 8 groups of 32 */
         struct stored w;
@@ -131,11 +140,12 @@ END_TEST
 START_TEST(ids_outside)
 {
     enum { V = 5, H = 2053, T = 101 };
-    /* clang-format off */
-    static const struct { int64_t row; int32_t id; } bad[] = {
+    static const struct {
+        int64_t row;
+        int32_t id;
+    } bad[] = {
         { 0, -1 }, { 0, V }, { 1, V }, { 50, -1 }, { 99, INT32_MAX }, { 100, INT32_MIN }, { 100, V },
     };
-    /* clang-format on */
     struct stored w;
     uint64_t state = 15;
     stored_make(&w, STORED_BF16, V, H);

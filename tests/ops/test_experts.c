@@ -83,10 +83,14 @@ static void draw_ids(struct moe *c, enum routing routing)
 static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
                        double size)
 {
-    /* clang-format off */
-    struct moe c = { .T = T, .E = E, .K = K, .H = H, .F = F, .dtype = dtype, .factor = 2,
+    struct moe c = { .T = T,
+                     .E = E,
+                     .K = K,
+                     .H = H,
+                     .F = F,
+                     .dtype = dtype,
+                     .factor = 2,
                      .act = { .oai = 1, .alpha = (real)1.702, .limit = 7 } };
-    /* clang-format on */
     c.x = malloc((size_t)(T * H) * sizeof *c.x);
     c.p = malloc((size_t)(T * K) * sizeof *c.p);
     c.ids = malloc((size_t)(T * K) * sizeof *c.ids);

@@ -59,8 +59,10 @@ static void check_one(const char *what, int64_t i, real got, real x)
  * 2^-25 of itself off (double), signs exchanged, subnormal results flushed. */
 START_TEST(known_values)
 {
-    /* clang-format off */
-    static const struct { double x; long double y; } known[] = {
+    static const struct {
+        double x;
+        long double y;
+    } known[] = {
         { -0.75, -0.1699705142826511494953L },
         { 0.75, 0.5800294857173488505047L },
         { -1, -0.1586552539314570514148L },
@@ -87,7 +89,6 @@ START_TEST(known_values)
         { 3, 2.99595030590510971642L },
         { 0.5, 0.3457312306370065518189L },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const real x = (real)known[i].x;
         real y;

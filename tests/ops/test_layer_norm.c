@@ -140,8 +140,11 @@ START_TEST(known_norms)
     enum { H = 4 };
     const double large = sizeof(real) == 4 ? 0x1p23 : 0x1p51;
     const real w[H] = { 1, -2, 0, 0.5 }, b[H] = { 0, 0.25, -3, 8 };
-    /* clang-format off */
-    const struct { double x[H]; real eps; double n[H]; } rows[] = {
+    const struct {
+        double x[H];
+        real eps;
+        double n[H];
+    } rows[] = {
         { { 0, 0, 0, 4 }, 1, { -0.5, -0.5, -0.5, 1.5 } },                       /* mean 1, var 3; unbiased: 4 */
         { { 4, 0, 0, 0 }, 1, { 1.5, -0.5, -0.5, -0.5 } },
         { { large, large, large + 4, large }, 1, { -0.5, -0.5, 1.5, -0.5 } },   /* in one pass var is noise */
@@ -152,7 +155,6 @@ START_TEST(known_norms)
         { { 0x1p30, -0x1p30, 0x1p30, -0x1p30 }, 0x1p-20, { 1, -1, 1, -1 } },    /* eps is lost */
         { { 0, 0, 0, 0 }, 0x1p-20, { 0, 0, 0, 0 } },
     };
-    /* clang-format on */
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         real x[H], y[H];
         for (int i = 0; i < H; i++) x[i] = (real)rows[r].x[i];

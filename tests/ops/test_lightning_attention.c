@@ -415,16 +415,17 @@ static double slope(int layer, int layers, int h, int heads)
  * Seen to fail with h for h + 1, layers for layers - 1, without the last 1e-5, 2^-8h/Q times layer/layers. */
 START_TEST(slopes_of_public_code)
 {
-    /* clang-format off */
-    static const struct { int layer, layers, h, heads; double slope; } known[] = {
-        { 1, 4, 0, 3, 0.10499517071433655 }, { 1, 4, 1, 3, 0.016535703215037296 }, { 1, 4, 2, 3, 0.002604210069429977 },
-        { 0, 80, 0, 64, 0.91701321324510332 }, { 0, 80, 1, 64, 0.84090482421786705 },
-        { 0, 80, 63, 64, 0.0039062890624999959 }, { 78, 80, 0, 64, 0.01161693076407124 },
-        { 78, 80, 1, 64, 0.010652772480282057 }, { 78, 80, 63, 64, 4.9485753234596066e-05 },
-        { 79, 80, 0, 64, 9.2861168785110458e-06 }, { 79, 80, 1, 64, 8.5154067232657699e-06 },
-        { 79, 80, 63, 64, 3.9556961962693939e-08 },
+    static const struct {
+        int layer, layers, h, heads;
+        double slope;
+    } known[] = {
+        { 1, 4, 0, 3, 0.10499517071433655 },        { 1, 4, 1, 3, 0.016535703215037296 },
+        { 1, 4, 2, 3, 0.002604210069429977 },       { 0, 80, 0, 64, 0.91701321324510332 },
+        { 0, 80, 1, 64, 0.84090482421786705 },      { 0, 80, 63, 64, 0.0039062890624999959 },
+        { 78, 80, 0, 64, 0.01161693076407124 },     { 78, 80, 1, 64, 0.010652772480282057 },
+        { 78, 80, 63, 64, 4.9485753234596066e-05 }, { 79, 80, 0, 64, 9.2861168785110458e-06 },
+        { 79, 80, 1, 64, 8.5154067232657699e-06 },  { 79, 80, 63, 64, 3.9556961962693939e-08 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const double got = slope(known[i].layer, known[i].layers, known[i].h, known[i].heads);
         /* There a rounded 2^(-8/heads) is raised to the power h + 1; and the last layers' factor is a difference. */

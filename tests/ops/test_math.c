@@ -172,10 +172,14 @@ END_TEST
  * overflow, of subnormal results and of zero, and the clamps at 710 and -746. */
 START_TEST(exp_points)
 {
-    /* clang-format off */
-    const double edges[] = { 0x1.62e42fefa39efp+9, -0x1.6232bdd7abcd2p+9, -0x1.74910d52d3051p+9, 710, -746, 88.7228394,
-                             -87.3365479, -103.97208 };
-    /* clang-format on */
+    const double edges[] = { 0x1.62e42fefa39efp+9,
+                             -0x1.6232bdd7abcd2p+9,
+                             -0x1.74910d52d3051p+9,
+                             710,
+                             -746,
+                             88.7228394,
+                             -87.3365479,
+                             -103.97208 };
     struct tally *t = begin("exp structured", exp_bound);
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
         for (int d = -8; d <= 8; d++) try_exp(t, step(edges[i], d));
@@ -306,9 +310,10 @@ END_TEST
 START_TEST(sincos_rope)
 {
     const double places[] = { 0, 1, 2, 127, 128, 4095, 4096, 131071, 1048575, 1048576, 2147483647, 2147483648.0 };
-    /* clang-format off */
-    const struct { double theta; int R; } ropes[] = { { 5e6, 64 }, { 5e6, 128 }, { 1e4, 26 }, { 1e4, 80 } };
-    /* clang-format on */
+    const struct {
+        double theta;
+        int R;
+    } ropes[] = { { 5e6, 64 }, { 5e6, 128 }, { 1e4, 26 }, { 1e4, 80 } };
     state = SEED + 2;
     struct tally *t = begin("sincos RoPE", sincos_bound);
     for (size_t r = 0; r < sizeof ropes / sizeof *ropes; r++) {
@@ -355,10 +360,11 @@ END_TEST
 /* theta^(-2i/R), and powers whose value is a double: those must be exact. */
 START_TEST(pow_points)
 {
-    /* clang-format off */
-    const struct { double theta; int R; } ropes[] = { { 5e6, 64 },  { 5e6, 128 }, { 1e4, 26 },  { 1e4, 80 },
-                                                      { 1e4, 128 }, { 1e6, 64 },  { 1e7, 128 }, { 5e5, 96 } };
-    /* clang-format on */
+    const struct {
+        double theta;
+        int R;
+    } ropes[] = { { 5e6, 64 },  { 5e6, 128 }, { 1e4, 26 },  { 1e4, 80 },
+                  { 1e4, 128 }, { 1e6, 64 },  { 1e7, 128 }, { 5e5, 96 } };
     struct tally *t = begin("pow theta^(-2i/R)", pow_bound);
     for (size_t r = 0; r < sizeof ropes / sizeof *ropes; r++) {
         for (int i = 0; i <= ropes[r].R; i++) {
@@ -519,9 +525,10 @@ END_TEST
  * Seen to fail with: a coefficient 2^-36 of itself off; ln 2 rounded to float; the clamp at -104 left out, or at -100;
  * x for |x|; a clamp that turns NaN into a number. */
 
-/* clang-format off */
-struct brief { double relative, worst; int64_t count, failed, float_wrong; };
-/* clang-format on */
+struct brief {
+    double relative, worst;
+    int64_t count, failed, float_wrong;
+};
 
 static void try_brief(struct brief *b, double got, mpfr_srcptr exact)
 {

@@ -61,8 +61,13 @@ static int column_fits(const real *cosines, const real *sines, const int64_t *po
  * exchanged, or of the row for the position. */
 START_TEST(multi_precision)
 {
-    /* clang-format off */
-    static const struct { int64_t R; double theta; int64_t pos; int i; long double cosine, sine; } exact[] = {
+    static const struct {
+        int64_t R;
+        double theta;
+        int64_t pos;
+        int i;
+        long double cosine, sine;
+    } exact[] = {
         { 64, 5000000, 1, 0, 0.5403023058681397174009L, 0.8414709848078965066525L },
         { 64, 5000000, 1, 1, 0.8153118484284244732341L, 0.5790220978617532847559L },
         { 64, 5000000, 1, 5, 0.9959705107812023225132L, 0.08968133392312442771211L },
@@ -85,7 +90,6 @@ START_TEST(multi_precision)
         { 12, 10000, 1048575, 5, -0.9709898494445201986155L, 0.2391207064971747647254L },
         { 2, 5000000, 1048575, 0, 0.7880422395289274686725L, -0.6156211730587508840881L },
     };
-    /* clang-format on */
     for (size_t e = 0; e < sizeof exact / sizeof *exact; e++)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
             real cosines[32], sines[32];
@@ -110,12 +114,13 @@ END_TEST
  * threads, and all the above. */
 START_TEST(shapes_modes_and_threads)
 {
-    /* clang-format off */
-    static const struct { int64_t T, R; double theta; } shapes[] = {
-        { 1, 2, 5000000 }, { 67, 2, 5000000 }, { 31, 6, 5000000 }, { 32, 12, 10000 }, { 33, 64, 5000000 },
-        { 2, 128, 500000 }, { 6151, 64, 5000000 },
+    static const struct {
+        int64_t T, R;
+        double theta;
+    } shapes[] = {
+        { 1, 2, 5000000 },   { 67, 2, 5000000 }, { 31, 6, 5000000 },    { 32, 12, 10000 },
+        { 33, 64, 5000000 }, { 2, 128, 500000 }, { 6151, 64, 5000000 },
     };
-    /* clang-format on */
     static const int64_t positions[] = { 2047, 0, 1, 1048575, 127, 65535 };
     uint64_t seed = 55;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)

@@ -64,8 +64,13 @@ static int columns_fit(const real *cosines, const real *sines, const int64_t *pl
  * cosine and sine exchanged; places cut to 16 bits. */
 START_TEST(multi_precision)
 {
-    /* clang-format off */
-    static const struct { int64_t R; double theta; int64_t places[3]; int j; long double cosine, sine; } exact[] = {
+    static const struct {
+        int64_t R;
+        double theta;
+        int64_t places[3];
+        int j;
+        long double cosine, sine;
+    } exact[] = {
         { 78, 10000, { 5, 23, 41 }, 1, -0.7777919078826026232464L, 0.6285218755400172985335L },
         { 78, 10000, { 5, 23, 41 }, 7, 0.9993845778054777482723L, 0.0350779937363440566405L },
         { 78, 10000, { 5, 23, 41 }, 12, 0.9999994844217464408264L, 0.001015458635936201843944L },
@@ -91,7 +96,6 @@ START_TEST(multi_precision)
         { 6, 10000, { 9, 1000, 31 }, 1, 0.5623790762907029910782L, 0.8268795405320025602559L },
         { 6, 10000, { 9, 1000, 31 }, 2, 0.9147423578045312789624L, -0.4040376453230650060488L },
     };
-    /* clang-format on */
     for (size_t e = 0; e < sizeof exact / sizeof *exact; e++)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
             real cosines[39], sines[39];
@@ -158,12 +162,13 @@ static void check_shape(int64_t P, int64_t R, double theta, enum m3_rope_angle m
  * the mode ignored, places read as [3,P], one element too many, 13 threads that differ, and all the above. */
 START_TEST(shapes_modes_and_threads)
 {
-    /* clang-format off */
-    static const struct { int64_t P, R; double theta; } shapes[] = {
-        { 1, 6, 10000 }, { 67, 6, 10000 }, { 31, 12, 10000 }, { 32, 18, 500000 }, { 2, 78, 10000 },
-        { 33, 126, 10000 }, { 1801, 78, 10000 },
+    static const struct {
+        int64_t P, R;
+        double theta;
+    } shapes[] = {
+        { 1, 6, 10000 },  { 67, 6, 10000 },   { 31, 12, 10000 },   { 32, 18, 500000 },
+        { 2, 78, 10000 }, { 33, 126, 10000 }, { 1801, 78, 10000 },
     };
-    /* clang-format on */
     uint64_t seed = 518;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++)

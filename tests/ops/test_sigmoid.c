@@ -45,12 +45,14 @@ START_TEST(known_values)
 {
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY;
     const real below_1 = 1 - (real)twin_roundoff();
-    /* clang-format off */
-    const struct { real x, y; } known[] = {
-        { 0, 0.5 }, { -0.0, 0.5 }, { inf, 1 }, { -inf, 0 }, { NAN, NAN }, { 100, 1 },
-        { max, 1 }, { -max, 0 }, { (real)twin_least(), 0.5 }, { -1000, 0 }, { 1000, 1 },
+    const struct {
+        real x, y;
+    } known[] = {
+        { 0, 0.5 },   { -0.0, 0.5 }, { inf, 1 },
+        { -inf, 0 },  { NAN, NAN },  { 100, 1 },
+        { max, 1 },   { -max, 0 },   { (real)twin_least(), 0.5 },
+        { -1000, 0 }, { 1000, 1 },
     };
-    /* clang-format on */
     const struct {
         real x, y;
     } ends_of_float[] = {

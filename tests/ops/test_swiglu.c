@@ -99,13 +99,14 @@ START_TEST(known_values)
         { inf, 2, inf },     { inf, 0, nan },   { -inf, 1, nan }, { -max, 2, nan },   { nan, 1, nan },
         { 1, nan, nan },     { 0, inf, nan },   { nan, 0, nan },  { 100, inf, inf },  { -1000, inf, nan },
     };
-    /* clang-format off */
-    const struct { real gate, up; long double y; } close[] = {
-        { 1, 1, 0.7310585786300048792512L }, { -1, 1, -0.2689414213699951207488L },
-        { 1, -1, -0.7310585786300048792512L },
-        { 8, 8, 63.97853759165014540135L }, { -8, -8, 0.02146240834985459864821L },
+    const struct {
+        real gate, up;
+        long double y;
+    } close[] = {
+        { 1, 1, 0.7310585786300048792512L },    { -1, 1, -0.2689414213699951207488L },
+        { 1, -1, -0.7310585786300048792512L },  { 8, 8, 63.97853759165014540135L },
+        { -8, -8, 0.02146240834985459864821L },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         real y;
         run(&y, &exact[i].gate, &exact[i].up, 1, 1, 1);

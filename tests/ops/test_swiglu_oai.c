@@ -82,12 +82,13 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
  * the last element left out, one too many, one bit off with five threads. */
 START_TEST(shapes_and_threads)
 {
-    /* clang-format off */
-    static const struct { int64_t T, F; double alpha, limit; } shapes[] = {
-        { 1, 1, 1.702, 7 }, { 2, 3, 1.702, 7 }, { 1, 17, 1, 0.5 }, { 31, 127, 1.702, 7 }, { 32, 31, 3, 100 },
+    static const struct {
+        int64_t T, F;
+        double alpha, limit;
+    } shapes[] = {
+        { 1, 1, 1.702, 7 },    { 2, 3, 1.702, 7 },   { 1, 17, 1, 0.5 },   { 31, 127, 1.702, 7 }, { 32, 31, 3, 100 },
         { 33, 257, 1.702, 7 }, { 67, 33, 1.702, 3 }, { 67, 521, 0.5, 7 }, { 1, 6151, 1.702, 7 }, { 67, 3079, 1.702, 7 },
     };
-    /* clang-format on */
     enum { MOST = 67 * 3079 };
     static real gate[MOST], up[MOST], y[MOST], first[MOST];
     uint64_t state = 511;

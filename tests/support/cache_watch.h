@@ -202,12 +202,16 @@ static inline void check_seen(int64_t from, int64_t first_slot, int64_t end_slot
 /* Over tokens [first, first + T) of the case. */
 static inline struct m3_request request_of(struct m3_cache *cache, int64_t first, int64_t T)
 {
-    /* clang-format off */
-    return (struct m3_request){ .ids = tokens.ids + first, .positions = tokens.positions + first, .T = T,
-                                .seen = tokens.seen, .end_layer = model->config.layers,
-                                .semantics = &model->config.semantics, .linear = linear, .threads = threads,
-                                .cache = cache, .sink = &sink };
-    /* clang-format on */
+    return (struct m3_request){ .ids = tokens.ids + first,
+                                .positions = tokens.positions + first,
+                                .T = T,
+                                .seen = tokens.seen,
+                                .end_layer = model->config.layers,
+                                .semantics = &model->config.semantics,
+                                .linear = linear,
+                                .threads = threads,
+                                .cache = cache,
+                                .sink = &sink };
 }
 
 static inline void call(struct m3_cache *cache, int64_t first, int64_t T)

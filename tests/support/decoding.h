@@ -66,10 +66,12 @@ static inline void keep_token(void *self, const struct m3_token *token)
 
 static inline struct m3_generation greedy(int64_t max_new, int speculative)
 {
-    /* clang-format off */
-    return (struct m3_generation){ .engine = m3_engine_f32(), .semantics = &semantics, .threads = 1,
-                                   .sampling = { .top_p = 1 }, .max_new = max_new, .speculative = speculative };
-    /* clang-format on */
+    return (struct m3_generation){ .engine = m3_engine_f32(),
+                                   .semantics = &semantics,
+                                   .threads = 1,
+                                   .sampling = { .top_p = 1 },
+                                   .max_new = max_new,
+                                   .speculative = speculative };
 }
 
 static inline void generate(struct run *run, const struct m3_case *c, struct m3_generation how)

@@ -28,12 +28,13 @@ static inline void read_config(struct m3_config *config, const char *path)
 
 static inline struct m3_estimate_request request(int64_t context, int64_t batch, const char *weights, const char *kv)
 {
-    /* clang-format off */
-    return (struct m3_estimate_request){
-        .context = context, .batch = batch, .weights = m3_format_named(weights), .kv = m3_format_named(kv),
-        .index_kv = m3_format_named(kv), .activation_bytes = 5368709120, .gpus = 1
-    };
-    /* clang-format on */
+    return (struct m3_estimate_request){ .context = context,
+                                         .batch = batch,
+                                         .weights = m3_format_named(weights),
+                                         .kv = m3_format_named(kv),
+                                         .index_kv = m3_format_named(kv),
+                                         .activation_bytes = 5368709120,
+                                         .gpus = 1 };
 }
 
 static inline struct m3_estimate estimate(const struct m3_config *config, const struct m3_estimate_request *request)

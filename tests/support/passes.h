@@ -78,12 +78,17 @@ static inline void pass_forced(struct pass *p, enum m3_linear body, const struct
 {
     const struct m3_case *c = &p->the_case;
     struct m3_sink sink = { .self = p, .wants = pass_wants, .write = pass_keep };
-    /* clang-format off */
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .end_layer = p->model->config.layers, .semantics = &p->semantics, .linear = body,
-                                  .threads = 2, .sink = &sink, .pictures = c->pictures.P ? &c->pictures : NULL,
+    struct m3_request request = { .ids = c->ids,
+                                  .positions = c->positions,
+                                  .T = c->T,
+                                  .seen = c->seen,
+                                  .end_layer = p->model->config.layers,
+                                  .semantics = &p->semantics,
+                                  .linear = body,
+                                  .threads = 2,
+                                  .sink = &sink,
+                                  .pictures = c->pictures.P ? &c->pictures : NULL,
                                   .force = force };
-    /* clang-format on */
     ck_assert_int_eq(m3_engine_f32()->forward(p->model, &request, &p->error), 0);
     enum m3_tap tap;
     int64_t layer;
@@ -112,14 +117,20 @@ static inline void pass_operands(struct pass *p, const struct m3_known *operands
 
 static inline struct m3_tier_result judge_made(const struct m3_recomputed *made, const double *got)
 {
-    /* clang-format off */
     const struct m3_two_sides tap = {
-        .reference = made->y.values, .candidate = got, .bound = made->bound, .walk = made->walk,
+        .reference = made->y.values,
+        .candidate = got,
+        .bound = made->bound,
+        .walk = made->walk,
         .suspect = made->suspect,
-        .extra = made->y.off.error, .extra_variance = made->y.off.variance, .count = made->y.rows * made->y.width,
-        .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_F32,
+        .extra = made->y.off.error,
+        .extra_variance = made->y.off.variance,
+        .count = made->y.rows * made->y.width,
+        .n = made->n,
+        .f = made->f,
+        .u = 0x1p-24,
+        .stored = M3_F32,
     };
-    /* clang-format on */
     return m3_verdict_of(&tap);
 }
 

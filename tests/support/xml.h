@@ -66,9 +66,10 @@ static inline const char *past_attributes(const char *at)
  * '<' or '&'. Returns the number of elements. */
 static inline int check_xml(const char *at)
 {
-    /* clang-format off */
-    struct { const char *name; size_t length; } open[16];
-    /* clang-format on */
+    struct {
+        const char *name;
+        size_t length;
+    } open[16];
     int depth = 0, elements = 0;
     at = past(at, ">\n");
     do {

@@ -109,12 +109,18 @@ static inline struct m3_bound run_bound(double *bound, double *walk, bound_call 
 static inline struct m3_tier_result judge_f32(const double *want, const double *got, const struct m3_bound *b,
                                               int64_t n)
 {
-    /* clang-format off */
     const struct m3_two_sides tap = {
-        .reference = want, .candidate = got, .bound = b->bound, .walk = b->walk, .suspect = b->suspect, .count = n,
-        .n = b->n, .f = b->f, .u = 0x1p-24, .stored = M3_F32,
+        .reference = want,
+        .candidate = got,
+        .bound = b->bound,
+        .walk = b->walk,
+        .suspect = b->suspect,
+        .count = n,
+        .n = b->n,
+        .f = b->f,
+        .u = 0x1p-24,
+        .stored = M3_F32,
     };
-    /* clang-format on */
     return m3_verdict_of(&tap);
 }
 

@@ -115,8 +115,10 @@ static inline void norm_known(int offset)
 {
     enum { H = 3 };
     const real a = 0x1p-12, eps = 0x1p-20, w[H] = { 0.5, -1, 0 };
-    /* clang-format off */
-    const struct { real x[H]; long double normed[H]; } rows[] = {
+    const struct {
+        real x[H];
+        long double normed[H];
+    } rows[] = {
         { { 3 * a, -3 * a, 3 * a }, { 0.6L, -0.6L, 0.6L } },                    /* 9 + 16 = 25 */
         { { 12 * a, 12 * a, -12 * a }, { 12 / sqrtl(160), 12 / sqrtl(160), -12 / sqrtl(160) } },
         { { 4 * a, 4 * a, 4 * a }, { sqrtl(0.5L), sqrtl(0.5L), sqrtl(0.5L) } },    /* mean x^2 = eps */
@@ -124,7 +126,6 @@ static inline void norm_known(int offset)
         { { 0x1p20f, 0, 0 }, { sqrtl(3), 0, 0 } },
         { { 0x1p-60f, 0, 0x1p-61f }, { 0x1p-50, 0, 0x1p-51 } },
     };
-    /* clang-format on */
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         real y[H];
         norm_run(y, rows[r].x, w, 1, H, eps, offset, 1, 0);

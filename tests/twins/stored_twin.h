@@ -15,16 +15,18 @@
 
 enum stored_kind { STORED_F32, STORED_F64, STORED_F16, STORED_BF16, STORED_F8_BLOCK, STORED_F8_MX, STORED_KINDS };
 
-/* clang-format off */
 static const struct {
     const char *name;
     enum m3_dtype dtype;
     int bytes, exponent_bits, fraction_bits;
 } stored_types[] = {
-    { "F32", M3_F32, 4, 8, 23 }, { "F64", M3_F64, 8, 11, 52 }, { "F16", M3_F16, 2, 5, 10 },
-    { "BF16", M3_BF16, 2, 8, 7 }, { "E4M3 by 128x128", M3_F8_E4M3, 1, 4, 3 }, { "E4M3 by 32", M3_F8_E4M3, 1, 4, 3 },
+    { "F32", M3_F32, 4, 8, 23 },
+    { "F64", M3_F64, 8, 11, 52 },
+    { "F16", M3_F16, 2, 5, 10 },
+    { "BF16", M3_BF16, 2, 8, 7 },
+    { "E4M3 by 128x128", M3_F8_E4M3, 1, 4, 3 },
+    { "E4M3 by 32", M3_F8_E4M3, 1, 4, 3 },
 };
-/* clang-format on */
 
 /* Does the operator under test take the type? */
 static inline int stored_taken(enum stored_kind kind)
@@ -147,13 +149,16 @@ static inline void stored_give(struct stored *s, int shift)
         bytes[(size_t)shift + i] = (unsigned char)(s->scales[i / scale_wide] >> (i % scale_wide * 8));
     const unsigned char *scales = guard_input(&s->scale_guard, bytes, scale_size + (size_t)shift);
     free(bytes);
-    /* clang-format off */
     const enum m3_scaling scaling = s->kind == STORED_F8_BLOCK ? M3_SCALE_128X128
-                                    : s->kind == STORED_F8_MX  ? M3_SCALE_MX32 : M3_UNSCALED;
-    s->weight = (struct m3_weight){ .data = data + shift, .scales = scaling == M3_UNSCALED ? NULL : scales + shift,
-                                    .dtype = stored_types[s->kind].dtype, .scaling = scaling,
-                                    .rows = s->rows, .cols = s->cols, .id = ++id };
-    /* clang-format on */
+                                    : s->kind == STORED_F8_MX  ? M3_SCALE_MX32
+                                                               : M3_UNSCALED;
+    s->weight = (struct m3_weight){ .data = data + shift,
+                                    .scales = scaling == M3_UNSCALED ? NULL : scales + shift,
+                                    .dtype = stored_types[s->kind].dtype,
+                                    .scaling = scaling,
+                                    .rows = s->rows,
+                                    .cols = s->cols,
+                                    .id = ++id };
 }
 
 /* Is what the operator was given unchanged? Frees the matrix. */

@@ -11,15 +11,16 @@
 #define HONEST "tests/candidates/bf16.safetensors.gz"
 #define WRONG "tests/candidates/bf16_without_plus_one.safetensors.gz"
 
-/* clang-format off */
 enum {
-    T = 19, G = 2, SPARSE_LAYERS = 3, K = 5,
+    T = 19,
+    G = 2,
+    SPARSE_LAYERS = 3,
+    K = 5,
     TAPS = 4 + 2 * 18 + 3 * 30,         /* of the model, its two dense and three sparse layers; without pictures */
     LACKING = 5,                        /* attn_lse of five layers, which transformers does not give */
     WRONG_TAPS = 4 + 2 * 17 + 29 + 2,   /* of the last two layers only what they give */
     DECISIONS = SPARSE_LAYERS * (T * G + T) + T,
 };
-/* clang-format on */
 
 static const char *reference(void) { return in_folder("reference.safetensors"); }
 

@@ -25,10 +25,12 @@ static struct m3_weight matrix(struct bench *m, int64_t rows, int64_t cols, enum
     }
     if (dtype == M3_F8_E4M3)
         scales = memset(m3_bench_need(m, (size_t)(rows * cols / 32), 1), 120, (size_t)(rows * cols / 32));
-    /* clang-format off */
-    return (struct m3_weight){ .data = data, .scales = scales, .dtype = dtype, .rows = rows, .cols = cols,
+    return (struct m3_weight){ .data = data,
+                               .scales = scales,
+                               .dtype = dtype,
+                               .rows = rows,
+                               .cols = cols,
                                .scaling = scales ? M3_SCALE_MX32 : M3_UNSCALED };
-    /* clang-format on */
 }
 
 static void prepare_linear(struct bench *m, int64_t T, enum m3_dtype dtype)
@@ -148,12 +150,16 @@ static void prepare_keys(struct bench *m)
 static int run_decode_index(struct bench *m)
 {
     static const struct m3_semantics semantics = { .local_blocks = 1 };
-    /* clang-format off */
-    const struct m3_index d = { .T = 1, .p0 = m->T - 1, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK,
-                                .N = N, .semantics = &semantics };
-    return m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q, m->heads.index_k, &d)
-        || m->op->select_blocks(&m->ctx, m->heads.blocks, m->heads.scores, &d);
-    /* clang-format on */
+    const struct m3_index d = { .T = 1,
+                                .p0 = m->T - 1,
+                                .G = G,
+                                .X = X,
+                                .block = BLOCK,
+                                .B = (m->T + BLOCK - 1) / BLOCK,
+                                .N = N,
+                                .semantics = &semantics };
+    return m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q, m->heads.index_k, &d) ||
+           m->op->select_blocks(&m->ctx, m->heads.blocks, m->heads.scores, &d);
 }
 
 static int run_decode_blocks(struct bench *m)
@@ -357,11 +363,14 @@ static void prepare_vision(struct bench *m)
 static int run_vision(struct bench *m)
 {
     if (m->error->count) return (int)m->error->status;
-    /* clang-format off */
-    const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
-                                        .end_layer = m->model->config.layers, .threads = (int)m->threads,
-                                        .semantics = &m->model->config.semantics, .progress = { watch, m } };
-    /* clang-format on */
+    const struct m3_request request = { .ids = m->ids,
+                                        .positions = m->positions,
+                                        .T = m->T,
+                                        .pictures = &m->pictures,
+                                        .end_layer = m->model->config.layers,
+                                        .threads = (int)m->threads,
+                                        .semantics = &m->model->config.semantics,
+                                        .progress = { watch, m } };
     return m3_engine_f32()->forward(m->model, &request, m->error);
 }
 

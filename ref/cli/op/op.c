@@ -278,28 +278,38 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    /* clang-format off */
     static const struct option options[] = {
-        { "list", no_argument, NULL, OPT_LIST },           { "make", required_argument, NULL, OPT_MAKE },
-        { "run", required_argument, NULL, OPT_RUN },       { "check", required_argument, NULL, OPT_CHECK },
-        { "sizes", required_argument, NULL, OPT_SIZES },   { "dtype", required_argument, NULL, OPT_DTYPE },
-        { "seed", required_argument, NULL, OPT_SEED },     { "cases", required_argument, NULL, OPT_CASES },
-        { "precision", required_argument, NULL, OPT_PRECISION }, { "ops", required_argument, NULL, OPT_OPS },
-        { "profile", required_argument, NULL, OPT_PROFILE }, { "all", no_argument, NULL, OPT_ALL },
-        { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
-        { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
+        { "list", no_argument, NULL, OPT_LIST },
+        { "make", required_argument, NULL, OPT_MAKE },
+        { "run", required_argument, NULL, OPT_RUN },
+        { "check", required_argument, NULL, OPT_CHECK },
+        { "sizes", required_argument, NULL, OPT_SIZES },
+        { "dtype", required_argument, NULL, OPT_DTYPE },
+        { "seed", required_argument, NULL, OPT_SEED },
+        { "cases", required_argument, NULL, OPT_CASES },
+        { "precision", required_argument, NULL, OPT_PRECISION },
+        { "ops", required_argument, NULL, OPT_OPS },
+        { "profile", required_argument, NULL, OPT_PROFILE },
+        { "all", no_argument, NULL, OPT_ALL },
+        { "json", no_argument, NULL, OPT_JSON },
+        { "html", required_argument, NULL, OPT_HTML },
+        { "junit", required_argument, NULL, OPT_JUNIT },
+        { "timeout", required_argument, NULL, OPT_TIMEOUT },
         { "ops-guard", no_argument, NULL, OPT_OPS_GUARD },
         { "perf", no_argument, NULL, OPT_PERF },
         { "draw", required_argument, NULL, OPT_DRAW },
         { "only", required_argument, NULL, OPT_ONLY },
-        { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
-        { "from", required_argument, NULL, OPT_FROM },     { "tap", required_argument, NULL, OPT_TAP },
-        { "model", required_argument, NULL, OPT_MODEL },   { "case", required_argument, NULL, OPT_CASE },
-        { "rows", required_argument, NULL, OPT_ROWS },     { "allow-large", no_argument, NULL, OPT_ALLOW_LARGE },
+        { "threads", required_argument, NULL, OPT_THREADS },
+        { "help", no_argument, NULL, OPT_HELP },
+        { "from", required_argument, NULL, OPT_FROM },
+        { "tap", required_argument, NULL, OPT_TAP },
+        { "model", required_argument, NULL, OPT_MODEL },
+        { "case", required_argument, NULL, OPT_CASE },
+        { "rows", required_argument, NULL, OPT_ROWS },
+        { "allow-large", no_argument, NULL, OPT_ALLOW_LARGE },
         { "progress", no_argument, NULL, OPT_PROGRESS },
         { NULL, 0, NULL, 0 },
     };
-    /* clang-format on */
     int option, status = M3_OK;
     optind = 0;
     opterr = 0;

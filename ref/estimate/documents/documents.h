@@ -63,12 +63,18 @@ struct m3_document_setting {
     unsigned named;                         /* bits of enum m3_document_setting_bit */
 };
 
-/* clang-format off */
 enum m3_document_setting_bit {
-    M3_NAMES_CONTEXT = 1, M3_NAMES_BATCH = 2, M3_NAMES_WEIGHTS = 4, M3_NAMES_KV = 8, M3_NAMES_INDEX_KV = 16,
-    M3_NAMES_GPU = 32, M3_NAMES_GPUS = 64, M3_NAMES_CARD = 128, M3_NAMES_ACTIVATIONS = 256, M3_NAMES_MTP = 512,
+    M3_NAMES_CONTEXT = 1,
+    M3_NAMES_BATCH = 2,
+    M3_NAMES_WEIGHTS = 4,
+    M3_NAMES_KV = 8,
+    M3_NAMES_INDEX_KV = 16,
+    M3_NAMES_GPU = 32,
+    M3_NAMES_GPUS = 64,
+    M3_NAMES_CARD = 128,
+    M3_NAMES_ACTIVATIONS = 256,
+    M3_NAMES_MTP = 512,
 };
-/* clang-format on */
 
 /* M3_BAD_INPUT if the text is no setting. */
 int m3_document_setting_parse(struct m3_document_setting *setting, const char *text, struct m3_error *error);

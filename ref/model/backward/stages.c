@@ -103,10 +103,14 @@ void attend_back(struct m3_backward *b, int q_tap, real *dq, int k_tap, real *dk
     const struct m3_config *c = f->config;
     const struct m3_kept *kept = &b->kept;
     const int32_t *blocks = kept->at[M3_TAP_INDEX_BLOCKS];
-    /* clang-format off */
-    const struct m3_attend d = { .T = f->rows, .seen = b->how.seen, .Q = c->Q, .G = c->G, .D = c->D,
-                                 .block = c->block, .N = c->N, .selection = b->how.semantics->selection };
-    /* clang-format on */
+    const struct m3_attend d = { .T = f->rows,
+                                 .seen = b->how.seen,
+                                 .Q = c->Q,
+                                 .G = c->G,
+                                 .D = c->D,
+                                 .block = c->block,
+                                 .N = c->N,
+                                 .selection = b->how.semantics->selection };
     if (f->status) return;
     const real *q = kept->at[M3_TAP_Q_ROPE], *k = kept->at[M3_TAP_K_ROPE], *v = kept->at[M3_TAP_V_PROJ];
     const real *o = kept->at[M3_TAP_ATTN], *lse = kept->at[M3_TAP_ATTN_LSE];
@@ -267,11 +271,17 @@ void index_loss_back(struct m3_backward *b, double *loss, real *dq, real *dk, in
     struct m3_pass *f = &b->f;
     const struct m3_config *c = f->config;
     const struct m3_kept *kept = &b->kept;
-    /* clang-format off */
-    const struct m3_index_loss d = { .T = f->rows, .Q = c->Q, .G = c->G, .D = c->D, .X = c->X, .seen = b->how.seen,
-                                     .blocks = kept->at[M3_TAP_INDEX_BLOCKS], .block = c->block, .N = c->N, .rows = rows,
+    const struct m3_index_loss d = { .T = f->rows,
+                                     .Q = c->Q,
+                                     .G = c->G,
+                                     .D = c->D,
+                                     .X = c->X,
+                                     .seen = b->how.seen,
+                                     .blocks = kept->at[M3_TAP_INDEX_BLOCKS],
+                                     .block = c->block,
+                                     .N = c->N,
+                                     .rows = rows,
                                      .readings = b->request->readings };
-    /* clang-format on */
     if (f->status) return;
     done(b, M3_TAP_INDEX_Q_ROPE, dq,
          m3_index_loss(&f->ctx, loss, dq, dk, kept->at[M3_TAP_INDEX_Q_ROPE], kept->at[M3_TAP_INDEX_K_ROPE],

@@ -49,12 +49,14 @@ static void trace_modules(struct m3_backward *b, struct m3_trace *trace)
     real *state = m3_pass_need(f, T, H, sizeof *state);
     rms_norm(f, prepares(M3_TAP_FINAL_NORM), state, trace->hidden[b->model->config.layers], &b->model->final_norm);
     for (int64_t m = 0; !f->status && m < b->modules && m + 1 < T; m++) {
-        /* clang-format off */
         const struct m3_mtp_request r = {
-            .how = &b->how, .module = m, .T = T - m - 1, .ids = b->how.ids + m + 1, .positions = b->how.positions,
+            .how = &b->how,
+            .module = m,
+            .T = T - m - 1,
+            .ids = b->how.ids + m + 1,
+            .positions = b->how.positions,
             .hidden = state,
         };
-        /* clang-format on */
         trace->module[m] = copy_of(b, state, T);
         if (!f->status && m + 1 < b->modules) f->status = m3_forward_mtp(b->model, &r, b->error);
     }

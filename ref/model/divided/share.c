@@ -160,13 +160,17 @@ void m3_share_begin(struct m3_pass *f, struct m3_share *s, struct m3_features *f
 void m3_share_begin_module(struct m3_pass *f, struct m3_share *s, const struct m3_mtp_request *r)
 {
     start_whole(f, s);
-    /* clang-format off */
     s->order = (struct m3_order){
-        .kind = M3_ORDER_MTP, .real_bytes = sizeof(real), .plain = is_plain(f->request), .linear = f->request->linear,
-        .threads = f->request->threads, .T = r->T, .is_step = f->cache && r->T <= M3_ALONE_ROWS, .module = r->module,
+        .kind = M3_ORDER_MTP,
+        .real_bytes = sizeof(real),
+        .plain = is_plain(f->request),
+        .linear = f->request->linear,
+        .threads = f->request->threads,
+        .T = r->T,
+        .is_step = f->cache && r->T <= M3_ALONE_ROWS,
+        .module = r->module,
         .semantics = *f->request->semantics,
     };
-    /* clang-format on */
     send(f, &s->order, 1, sizeof s->order);
 }
 
@@ -222,13 +226,17 @@ int m3_share_obey(const struct m3_model *model, struct m3_ranks *ranks, const st
     struct m3_pass f;
     struct m3_share s = { .order = *o };
     if (!model) return m3_fail(error, M3_INTERNAL, "got an order without a model");
-    /* clang-format off */
     s.request = (struct m3_request){
-        .T = o->T, .shift = o->shift, .first_layer = o->first_layer, .end_layer = o->end_layer,
-        .semantics = &s.order.semantics, .linear = (enum m3_linear)o->linear, .threads = (int)o->threads,
-        .replacement = o->plain ? &plain : NULL, .logit_rows = o->logit_rows,
+        .T = o->T,
+        .shift = o->shift,
+        .first_layer = o->first_layer,
+        .end_layer = o->end_layer,
+        .semantics = &s.order.semantics,
+        .linear = (enum m3_linear)o->linear,
+        .threads = (int)o->threads,
+        .replacement = o->plain ? &plain : NULL,
+        .logit_rows = o->logit_rows,
     };
-    /* clang-format on */
     m3_pass_open(&f, model, &s.request, error);
     start(&f, &s, ranks);
     if (o->kind == M3_ORDER_MTP) {

@@ -30,10 +30,11 @@ static int entry_at(struct entry *e, const struct m3_cache *cache, const struct 
     const struct m3_cached *held = m3_cache_at(cache, i / 3);
     int index = i % 3 == 2;
     if (index && !m3_config_sparse(c, i / 3)) return 0;
-    /* clang-format off */
-    *e = (struct entry){ .rank = index ? 2 : 3, .shape = { S, index ? c->X : c->G, c->D },
-                         .data = index ? held->index_k : i % 3 ? held->v : held->k };
-    /* clang-format on */
+    *e = (struct entry){ .rank = index ? 2 : 3,
+                         .shape = { S, index ? c->X : c->G, c->D },
+                         .data = index   ? held->index_k
+                                 : i % 3 ? held->v
+                                         : held->k };
     snprintf(e->name, sizeof e->name, "layers.%" PRId64 ".%s", i / 3, kinds[i % 3]);
     e->bytes = (uint64_t)(S * (index ? c->X : c->G * c->D)) * m3_cache_real_bytes(cache);
     return 1;

@@ -97,12 +97,16 @@ void m3_mtp_forward(struct m3_pass *f, struct m3_activations *a, const real *hid
     for (int64_t m = 0; m < modules; m++) {
         const int64_t rows = m3_layer_rows(M3_MTP_LAYER + m, T), first = T - rows;
         m3_pass_take_rows(f, T, rows);
-        /* clang-format off */
         const struct m3_mtp_request r = {
-            .how = how, .module = m, .T = f->rows, .ids = f->share ? m3_share_ids(f, first) : how->ids + first, .positions = how->positions,
-            .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL, .embedded_rows = f->rows, .hidden = state,
+            .how = how,
+            .module = m,
+            .T = f->rows,
+            .ids = f->share ? m3_share_ids(f, first) : how->ids + first,
+            .positions = how->positions,
+            .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL,
+            .embedded_rows = f->rows,
+            .hidden = state,
         };
-        /* clang-format on */
         m3_pass_progress(f, "module", m, modules);
         m3_mtp_module(f, a, &r);
     }

@@ -154,11 +154,15 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 static struct m3_attend attention_of(const struct m3_pass *f, int64_t at)
 {
     const struct m3_config *c = f->config;
-    /* clang-format off */
-    return (struct m3_attend){ .T = m3_rows_run(&f->own, at, f->rows), .p0 = f->p0 + m3_rows_row(&f->own, at),
-                               .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
-                               .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
-    /* clang-format on */
+    return (struct m3_attend){ .T = m3_rows_run(&f->own, at, f->rows),
+                               .p0 = f->p0 + m3_rows_row(&f->own, at),
+                               .seen = f->request->seen,
+                               .Q = c->Q,
+                               .G = c->G,
+                               .D = c->D,
+                               .block = c->block,
+                               .N = c->N,
+                               .selection = f->request->semantics->selection };
 }
 
 void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
@@ -184,11 +188,15 @@ void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, co
 static struct m3_index index_of(const struct m3_pass *f, int64_t places)
 {
     const struct m3_config *c = f->config;
-    /* clang-format off */
-    return (struct m3_index){ .T = f->rows, .p0 = f->p0 + m3_rows_row(&f->own, f->row), .G = c->G, .X = c->X, .block = c->block,
-                              .B = (places + c->block - 1) / c->block, .N = c->N, .seen = f->request->seen,
+    return (struct m3_index){ .T = f->rows,
+                              .p0 = f->p0 + m3_rows_row(&f->own, f->row),
+                              .G = c->G,
+                              .X = c->X,
+                              .block = c->block,
+                              .B = (places + c->block - 1) / c->block,
+                              .N = c->N,
+                              .seen = f->request->seen,
                               .semantics = f->request->semantics };
-    /* clang-format on */
 }
 
 void block_scores(struct m3_pass *f, int tap, real *scores, const real *q, const real *k, int64_t places)

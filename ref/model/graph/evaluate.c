@@ -158,10 +158,12 @@ int m3_evaluate_call(struct m3_evaluator *e, enum m3_tap wanted, int64_t layer, 
     const enum m3_tap tap = m3_computed_with(wanted);
     const struct m3_node *node = m3_graph_made(e->named, e->how->semantics, tap, layer), *input;
     const int64_t places = e->the_case->p0 + m3_case_rows(e->the_case, &e->model->config, tap, layer);
-    /* clang-format off */
-    struct m3_tap_request r = { .how = e->how, .tap = tap, .layer = own_layer(e, tap, layer), .p0 = e->p0 + first,
-                                .rows = rows, .places = places };
-    /* clang-format on */
+    struct m3_tap_request r = { .how = e->how,
+                                .tap = tap,
+                                .layer = own_layer(e, tap, layer),
+                                .p0 = e->p0 + first,
+                                .rows = rows,
+                                .places = places };
     int status = M3_OK;
     if (node->op == M3_OP_NONE) return M3_WRONG;
     for (int i = 0; i < M3_TAP_INPUTS && !status && (input = m3_call_input(node, i)) != NULL; i++) {

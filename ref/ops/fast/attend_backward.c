@@ -97,10 +97,20 @@ int m3_fast_attend_full_backward(struct m3_ctx *ctx, real *dq, real *dk, real *d
                                  const real *q, const real *k, const real *v, const real *o, const real *lse,
                                  const struct m3_attend *d)
 {
-    /* clang-format off */
-    struct m3_attend_back a = { .dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .T = d->T, .Q = d->Q,
-                                .G = d->G, .D = d->D, .keys = d->p0 + d->T, .seen = d->seen, .block = M3_PIECE };
-    /* clang-format on */
+    struct m3_attend_back a = { .dq = dq,
+                                .dk = dk,
+                                .dv = dv,
+                                .d_o = d_o,
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .T = d->T,
+                                .Q = d->Q,
+                                .G = d->G,
+                                .D = d->D,
+                                .keys = d->p0 + d->T,
+                                .seen = d->seen,
+                                .block = M3_PIECE };
     return causal(ctx, &a, d->p0, dlse, o, lse);
 }
 
@@ -137,10 +147,19 @@ int m3_fast_attend_segments_backward(struct m3_ctx *ctx, real *dq, real *dk, rea
     int status = m3_check_segments(ctx, ends, segments);
     if (status) return status;
     const int64_t P = ends[segments - 1];
-    /* clang-format off */
-    struct m3_attend_back a = { .dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .T = P, .Q = A,
-                                .G = A, .D = U, .keys = P, .block = M3_PIECE };
-    /* clang-format on */
+    struct m3_attend_back a = { .dq = dq,
+                                .dk = dk,
+                                .dv = dv,
+                                .d_o = d_o,
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .T = P,
+                                .Q = A,
+                                .G = A,
+                                .D = U,
+                                .keys = P,
+                                .block = M3_PIECE };
     size_t mark = m3_scratch_mark(ctx);
     real *o = m3_scratch_take(ctx, P * A * U, sizeof *o), *lse = m3_scratch_take(ctx, P * A, sizeof *lse);
     status = o && lse ? take(ctx, &a) : M3_INTERNAL;

@@ -118,14 +118,19 @@ void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct
 {
     const struct m3_setting *s = b->setting;
     const struct m3_node *node = m3_graph_node(s->model, s->semantics, item->tap, item->layer);
-    /* clang-format off */
-    *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
+    *out = (struct m3_blamed){ .tap = item->tap,
+                               .layer = item->layer,
+                               .candidate = t,
+                               .operators = 1,
                                .operator = m3_operator_name(node->op == M3_OP_NONE ? M3_OP_INPUT : node->op),
-                               .section = section_of(s, item), .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN,
-                               .row_error = NAN, .row_error_largest = NAN, .row_nearest = NAN,
+                               .section = section_of(s, item),
+                               .verdict = M3_VERDICT_NOT_JUDGED,
+                               .gap = NAN,
+                               .row_error = NAN,
+                               .row_error_largest = NAN,
+                               .row_nearest = NAN,
                                .row_nearest_largest = NAN,
                                .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
-    /* clang-format on */
     memcpy(out->name, item->name, sizeof item->name);
     item->blamed = out;
     if (!why) return;

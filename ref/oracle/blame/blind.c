@@ -97,13 +97,18 @@ int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, 
     int is_passed;
     if (out->verdict != M3_VERDICT_PASS || !profile || !made->y.values || !reads_codes(b, item)) return M3_OK;
     const double dumped = m3_profile_dump_rounding(profile, item->name);
-    /* clang-format off */
     const struct blind at = {
-        .b = b, .item = item, .made = made, .dumped = dumped,
-        .rules = { .setting = b->setting, .tap = item->name, .n = made->n, .f = made->f,
-                   .has_suspect = made->suspect != NULL, .has_extra = made->y.off.error != NULL || dumped > 0 },
+        .b = b,
+        .item = item,
+        .made = made,
+        .dumped = dumped,
+        .rules = { .setting = b->setting,
+                   .tap = item->name,
+                   .n = made->n,
+                   .f = made->f,
+                   .has_suspect = made->suspect != NULL,
+                   .has_extra = made->y.off.error != NULL || dumped > 0 },
     };
-    /* clang-format on */
     int status = passes(&is_passed, &at, NULL, 0, item->rows);
     if (is_passed) out->blind_to = "zeros";
     /* Operands that are given one by one are not in a dump, from which mistakes could be made. */

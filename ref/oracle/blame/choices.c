@@ -28,10 +28,12 @@ static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3
     const struct m3_config *config = &s->model->config;
     const int blocks = item->tap == M3_TAP_INDEX_BLOCKS;
     const struct m3_arithmetic how = m3_setting_arithmetic(s, 1);
-    /* clang-format off */
-    *c = (struct choosing){ .b = b, .item = item, .made = made, .blocks = blocks, .groups = blocks ? config->G : 1,
+    *c = (struct choosing){ .b = b,
+                            .item = item,
+                            .made = made,
+                            .blocks = blocks,
+                            .groups = blocks ? config->G : 1,
                             .router = { .u = how.u, .c = how.c, .tanh_scores = how.tanh_scores } };
-    /* clang-format on */
     c->scores = m3_trace_get(b->trace, blocks ? M3_TAP_INDEX_BLOCK_SCORES : M3_TAP_ROUTER_SCORES, item->layer);
     c->width = item->width / c->groups;
     c->ids = (c->scores ? c->scores->width / c->groups : 0) + 1;
@@ -98,14 +100,18 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
     const int64_t limit = c->blocks ? score_blocks(c, number, at, group) : score_experts(c, at);
     for (int64_t i = 0; i < c->width; i++) c->want[i] = own[i], c->got[i] = ids[i];
     if (c->blocks) m3_drop_unseen(c->got, c->want, c->width, limit - 1, limit, c->score);
-    /* clang-format off */
     c->one = (struct m3_decision){
-        .want = c->want, .got = c->got, .width = c->width, .limit = limit, .padded = c->blocks,
-        .ties_lowest = !profile || m3_profile_ties_lowest(profile), .truth = c->score, .lists = c->lists,
+        .want = c->want,
+        .got = c->got,
+        .width = c->width,
+        .limit = limit,
+        .padded = c->blocks,
+        .ties_lowest = !profile || m3_profile_ties_lowest(profile),
+        .truth = c->score,
+        .lists = c->lists,
         .marks = c->marks,
         .scores = { .score = c->score, .bound = c->bound, .forced = c->blocks ? c->forced : NULL, .ids = limit },
     };
-    /* clang-format on */
     /* Dumped scores are the very ones to which the bias was added: equal pairs have equal sums. */
     if (!c->blocks && !c->scores->off.error && c->one.ties_lowest) {
         c->one.scores.twins[0] = c->scores->values + at * c->scores->width;

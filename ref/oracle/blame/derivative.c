@@ -106,10 +106,14 @@ static void attention(struct m3_gradients *g, struct m3_derivative_request *r, c
     const int sparse = m3_config_sparse(c, m3_layer_index(c, y->layer));
     r->of = sparse ? M3_DERIVATIVE_ATTEND_BLOCKS : M3_DERIVATIVE_ATTEND_FULL;
     operands(g, r, y->tap, y->layer, 4);
-    /* clang-format off */
-    r->attend = (struct m3_attend){ .T = y->rows, .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
-                                    .block = c->block, .N = c->N, .selection = g->s->semantics->selection };
-    /* clang-format on */
+    r->attend = (struct m3_attend){ .T = y->rows,
+                                    .Q = c->Q,
+                                    .G = c->G,
+                                    .D = c->D,
+                                    .seen = the_case->seen,
+                                    .block = c->block,
+                                    .N = c->N,
+                                    .selection = g->s->semantics->selection };
 }
 
 static void rotation(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)

@@ -53,11 +53,18 @@ static struct m3_blamed *begin(struct m3_gradients *g, const struct m3_tensor *t
                                const char *operator, const char *section)
 {
     struct m3_blamed *out = &g->result->taps[g->result->count++];
-    /* clang-format off */
-    *out = (struct m3_blamed){ .tap = tap, .layer = layer, .candidate = t, .operators = 1, .operator = operator,
-                               .section = section, .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN, .row_error = NAN,
-                               .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN };
-    /* clang-format on */
+    *out = (struct m3_blamed){ .tap = tap,
+                               .layer = layer,
+                               .candidate = t,
+                               .operators = 1,
+                               .operator = operator,
+                               .section = section,
+                               .verdict = M3_VERDICT_NOT_JUDGED,
+                               .gap = NAN,
+                               .row_error = NAN,
+                               .row_error_largest = NAN,
+                               .row_nearest = NAN,
+                               .row_nearest_largest = NAN };
     snprintf(out->name, sizeof out->name, "%s", t->name);
     return out;
 }

@@ -244,9 +244,7 @@ static const void *given(struct making *k, const struct m3_blame_item *item, int
 static int embed_module(struct making *k, double *y, int64_t layer, int64_t rows, int is_right)
 {
     struct m3_request how = k->request;
-    /* clang-format off */
     const struct m3_tap_request r = { .how = &how, .tap = M3_TAP_EMBED, .layer = layer, .rows = rows, .y = y };
-    /* clang-format on */
     how.ids += m3_mtp_module_of(layer) + 1;
     if (is_right) how.replacement = NULL, how.force = NULL;
     else m3_evaluator_announce(&k->taps, M3_TAP_MTP_EMBED_NORM, layer);
@@ -281,10 +279,9 @@ static enum m3_given norm_of_embedding(struct making *k, struct m3_tap_values *y
                    : m3_fail_memory(&k->why, m3_tap_table[y->tap].name, 2 * (size_t)count * sizeof *x);
     if (!status) status = module_input(k, x, x + count, y->layer, y->first, y->rows);
     if (!status) {
-        /* clang-format off */
-        const struct m3_tap_request r = { .how = &k->request, .tap = y->tap, .layer = y->layer, .rows = y->rows,
-                                          .in = { x }, .y = y->data };
-        /* clang-format on */
+        const struct m3_tap_request r = {
+            .how = &k->request, .tap = y->tap, .layer = y->layer, .rows = y->rows, .in = { x }, .y = y->data
+        };
         m3_evaluator_announce(&k->taps, y->tap, y->layer);
         status = m3_engine_f64()->tap(k->setting.model, &r, &k->why);
     }

@@ -182,12 +182,14 @@ static void verdicts(enum m3_verdict *by_mistake, enum m3_verdict *by_right, con
     const struct m3_setting *setting = n->b->setting;
     const double dumped = setting->profile ? m3_profile_dump_rounding(setting->profile, n->item->name) : 0;
     const size_t row_bytes = (size_t)n->dumped->width * sizeof *mistaken;
-    /* clang-format off */
     const struct m3_side_by_side_rules rules = {
-        .setting = setting, .tap = n->item->name, .n = n->made->n, .f = n->made->f,
-        .has_suspect = n->made->suspect != NULL, .has_extra = 1,
+        .setting = setting,
+        .tap = n->item->name,
+        .n = n->made->n,
+        .f = n->made->f,
+        .has_suspect = n->made->suspect != NULL,
+        .has_extra = 1,
     };
-    /* clang-format on */
     struct row row;
     *by_mistake = *by_right = M3_VERDICT_NOT_JUDGED;
     for (int64_t r = 0; r < n->dumped->rows; r++) {

@@ -152,12 +152,14 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     const struct m3_profile *profile = b->setting->profile;
     const double rounding = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
     const int64_t elements = dumped->rows * item->width;
-    /* clang-format off */
     const struct m3_side_by_side_rules rules = {
-        .setting = b->setting, .tap = item->name, .n = recomputed->n, .f = recomputed->f,
-        .has_suspect = recomputed->suspect != NULL, .has_extra = recomputed->y.off.error != NULL || rounding > 0,
+        .setting = b->setting,
+        .tap = item->name,
+        .n = recomputed->n,
+        .f = recomputed->f,
+        .has_suspect = recomputed->suspect != NULL,
+        .has_extra = recomputed->y.off.error != NULL || rounding > 0,
     };
-    /* clang-format on */
     struct m3_side_by_side s;
     double *owned = b->reference ? malloc(((size_t)elements + 1) * sizeof *owned) : NULL;
     const int is_view = is_side_by_side(&s, b, item, dumped, recomputed, rounding);

@@ -38,14 +38,23 @@ static int run_honest(void *self, const struct m3_setting *s, struct m3_safetens
     const int64_t runs = of->row_runs >= 0 ? of->row_runs
                                            : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
                                                             m3_setting_end(s), s->the_case->T);
-    /* clang-format off */
     const struct m3_envelope_plan plan = {
-        .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
-        .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
-        .follow = candidate, .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
+        .model = s->model,
+        .c = s->the_case,
+        .semantics = s->semantics,
+        .profile = s->profile,
+        .linear = s->ctx->linear,
+        .threads = s->ctx->threads,
+        .row_runs = runs,
+        .seed = 1,
+        .taps = taps,
+        .command = "m3ref blame",
+        .follow = candidate,
+        .first_layer = s->part.first,
+        .end_layer = s->part.end,
+        .hidden = s->part.hidden,
         .progress = of->progress,
     };
-    /* clang-format on */
     return m3_follow_rows(truth, rows, &plan, error);
 }
 

@@ -24,13 +24,21 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
                       struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
-    /* clang-format off */
     const struct m3_envelope_plan truth = {
-        .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
-        .threads = s->ctx->threads, .row_runs = rows_of_truth(plan), .seed = 1, .command = "m3ref check",
-        .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden, .progress = plan->progress,
+        .model = s->model,
+        .c = s->the_case,
+        .semantics = s->semantics,
+        .profile = s->profile,
+        .linear = s->ctx->linear,
+        .threads = s->ctx->threads,
+        .row_runs = rows_of_truth(plan),
+        .seed = 1,
+        .command = "m3ref check",
+        .first_layer = s->part.first,
+        .end_layer = s->part.end,
+        .hidden = s->part.hidden,
+        .progress = plan->progress,
     };
-    /* clang-format on */
     int fits = 0;
     const int status = plan->kept ? m3_truth_fits(&fits, plan->kept, &truth, error) : M3_OK;
     if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, notes, error);

@@ -36,10 +36,9 @@ static int is_alone(const struct trying *t) { return !t->culprit.judged_by && !t
 static int try_tap(int *passes, double *created, const struct trying *t, const struct m3_semantics *semantics)
 {
     struct m3_setting setting = *t->plan->setting;
-    /* clang-format off */
-    const struct m3_blame_options options = { .taps = t->culprit.name, .force = 1, .is_alone = 1,
-                                              .progress = t->plan->progress };
-    /* clang-format on */
+    const struct m3_blame_options options = {
+        .taps = t->culprit.name, .force = 1, .is_alone = 1, .progress = t->plan->progress
+    };
     struct m3_error ignored = { 0 };
     struct m3_blame blame;
     setting.semantics = semantics;

@@ -150,10 +150,13 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_activation = {
-    .name = "activation", .sections = { "5.11 swiglu_oai" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "activation",
+    .sections = { "5.11 swiglu_oai" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 9,
-    .points = { "mlp.act.chain" }, .functions = M3_FUNCTIONS_EXP,
+    .points = { "mlp.act.chain" },
+    .functions = M3_FUNCTIONS_EXP,
 };
-/* clang-format on */

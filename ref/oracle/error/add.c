@@ -40,9 +40,11 @@ static int propagate(struct m3_recomputing *m)
     return M3_OK;
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_add = {
-    .name = "add", .sections = { "5.16 add" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "add",
+    .sections = { "5.16 add" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 2,
 };
-/* clang-format on */

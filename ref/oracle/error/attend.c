@@ -10,12 +10,17 @@ static struct m3_attend dimensions(const struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
-    /* clang-format off */
     return (struct m3_attend){
-        .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
-        .block = c->block, .N = c->N, .selection = m->setting->semantics->selection,
+        .T = m->rows,
+        .p0 = the_case->p0 + m->numbers[0],
+        .Q = c->Q,
+        .G = c->G,
+        .D = c->D,
+        .seen = the_case->seen,
+        .block = c->block,
+        .N = c->N,
+        .selection = m->setting->semantics->selection,
     };
-    /* clang-format on */
 }
 
 /* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
@@ -220,10 +225,13 @@ enum { MOVED_ARRAYS = 5, CHANNEL_ARRAYS = 2 };
 static struct moved moved_in(const struct m3_attended *r)
 {
     double *memory = r->scratch, *channels = memory + MOVED_ARRAYS * r->L;
-    /* clang-format off */
-    return (struct moved){ .p = memory, .error = memory + r->L, .own = memory + 2 * r->L, .moved = memory + 3 * r->L,
-                          .most = memory + 4 * r->L, .mean = channels, .key = channels + r->D };
-    /* clang-format on */
+    return (struct moved){ .p = memory,
+                           .error = memory + r->L,
+                           .own = memory + 2 * r->L,
+                           .moved = memory + 3 * r->L,
+                           .most = memory + 4 * r->L,
+                           .mean = channels,
+                           .key = channels + r->D };
 }
 
 /* The lse of the part in which key j is, whichever part that is, is at least its logit and at most that of all keys:
@@ -444,14 +452,20 @@ static int propagate(struct m3_recomputing *m)
                                &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_attend = {
-    .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
+    .name = "attend",
+    .sections = { "5.7 attend_full", "5.10 attend_blocks" },
+    .value = value,
+    .bound = bound,
     .roundings = 1,
-    .propagate = propagate, .rows = m3_rows_with_keys, .reads = 3, .keys = 2, .by_span = 1, .has_suspect = 1,
+    .propagate = propagate,
+    .rows = m3_rows_with_keys,
+    .reads = 3,
+    .keys = 2,
+    .by_span = 1,
+    .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },
 };
-/* clang-format on */
 
 /* ---- pictures: a patch attends to its segment */
 
@@ -496,12 +510,16 @@ static int propagate_segments(struct m3_recomputing *m)
                                         s->count, v->A, v->U, &storage);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_attend_segments = {
-    .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
+    .name = "attend_segments",
+    .sections = { "5.19 attend_segments" },
+    .value = value_segments,
     .roundings = 1,
-    .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
-    .rows = m3_rows_of_pictures, .reads = 3, .has_suspect = 1,
+    .bound = bound_segments,
+    .propagate = propagate_segments,
+    .prepare = prepare_segments,
+    .rows = m3_rows_of_pictures,
+    .reads = 3,
+    .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },
 };
-/* clang-format on */

@@ -45,10 +45,13 @@ int m3_attended_causal(struct m3_ctx *ctx, m3_at_row visit, const void *self, st
         int64_t t = i / d->G, g = i % d->G;
         double *mine = memory + omp_get_thread_num() * size;
         int64_t *keys = keys_in(mine);
-        /* clang-format off */
-        struct m3_attended row = { .k = k + g * d->D, .v = v + g * d->D, .keys = keys, .D = d->D,
-                                   .stride = d->G * d->D, .head = g * d->D, .scratch = mine + S };
-        /* clang-format on */
+        struct m3_attended row = { .k = k + g * d->D,
+                                   .v = v + g * d->D,
+                                   .keys = keys,
+                                   .D = d->D,
+                                   .stride = d->G * d->D,
+                                   .head = g * d->D,
+                                   .scratch = mine + S };
         row.L = m3_attended_keys(keys, d, blocks ? blocks + t * d->G * d->N : NULL, t, g);
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             row.at = t * d->Q + h;

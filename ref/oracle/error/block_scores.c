@@ -11,11 +11,15 @@ static struct m3_index dimensions(const struct m3_recomputing *m)
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
     const int64_t places = the_case->p0 + m3_tap_rows(m->setting, m->tap, m->layer);
-    /* clang-format off */
-    return (struct m3_index){ .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .G = c->G, .X = c->X,
-                              .block = c->block, .N = c->N, .B = (places + c->block - 1) / c->block,
-                              .seen = the_case->seen, .semantics = m->setting->semantics };
-    /* clang-format on */
+    return (struct m3_index){ .T = m->rows,
+                              .p0 = the_case->p0 + m->numbers[0],
+                              .G = c->G,
+                              .X = c->X,
+                              .block = c->block,
+                              .N = c->N,
+                              .B = (places + c->block - 1) / c->block,
+                              .seen = the_case->seen,
+                              .semantics = m->setting->semantics };
 }
 
 static int value(struct m3_recomputing *m)
@@ -231,13 +235,19 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_block_scores(m->ctx, &m->spread, q->x, k->x, &q->off, &k->off, &d, m->stored[0]);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_block_scores = {
-    .name = "block_scores", .sections = { "5.8 block_scores" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "block_scores",
+    .sections = { "5.8 block_scores" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 2,
-    .rows = m3_rows_with_keys, .reads = 2, .keys = 1, .by_span = 1, .points = { "index.scores" },
+    .rows = m3_rows_with_keys,
+    .reads = 2,
+    .keys = 1,
+    .by_span = 1,
+    .points = { "index.scores" },
 };
-/* clang-format on */
 
 /* ---- select_blocks: ids, selected from given scores */
 
@@ -247,8 +257,9 @@ static int select_blocks(struct m3_recomputing *m)
     return m->ops->select_blocks(m->ctx, m->ids, m->in[0].x, &d);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_select_blocks = {
-    .name = "select_blocks", .sections = { "5.9 select_blocks" }, .value = select_blocks, .by_span = 1,
+    .name = "select_blocks",
+    .sections = { "5.9 select_blocks" },
+    .value = select_blocks,
+    .by_span = 1,
 };
-/* clang-format on */

@@ -28,12 +28,14 @@ static void rows(struct m3_recomputing *m)
     if (m->rows > 0) m->in[0] = (struct m3_given){ m->operands[0]->values, NULL, m->operands[0]->off, m->width };
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_copy = {
-    .name = "copy", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
-    .rows = rows, .copies = 1,
+    .name = "copy",
+    .sections = { "6. The forward pass" },
+    .value = value,
+    .propagate = propagate,
+    .rows = rows,
+    .copies = 1,
 };
-/* clang-format on */
 
 /* ---- scatter: embeddings, and features of pictures at the places of their tokens */
 
@@ -93,9 +95,12 @@ static int gather(struct m3_recomputing *m)
     return m->status;
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_scatter = {
-    .name = "scatter", .sections = { "5.21 scatter" }, .value = value, .propagate = propagate,
-    .prepare = gather, .rows = scattered_rows, .copies = 1,
+    .name = "scatter",
+    .sections = { "5.21 scatter" },
+    .value = value,
+    .propagate = propagate,
+    .prepare = gather,
+    .rows = scattered_rows,
+    .copies = 1,
 };
-/* clang-format on */

@@ -36,8 +36,9 @@ static int bound(struct m3_recomputing *m)
     return m3_bound_embed(m->ctx, &m->bound, ids, m->w[0], m->rows, &m->how);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_embed = {
-    .name = "embed", .sections = { "5.1 embed" }, .value = value, .bound = bound,
+    .name = "embed",
+    .sections = { "5.1 embed" },
+    .value = value,
+    .bound = bound,
 };
-/* clang-format on */

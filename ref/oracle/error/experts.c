@@ -132,14 +132,17 @@ static int propagate(struct m3_recomputing *m)
     return status;
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_expert = {
-    .name = "expert", .sections = { "5.15 experts" }, .value = value, .propagate = propagate,
+    .name = "expert",
+    .sections = { "5.15 experts" },
+    .value = value,
+    .propagate = propagate,
     .roundings = 1,
-    .prepare = prepare, .linears = 2, .in_parts = 1,
+    .prepare = prepare,
+    .linears = 2,
+    .in_parts = 1,
     .points = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" },
 };
-/* clang-format on */
 
 /* ---- the weighted sum of given outputs */
 
@@ -233,10 +236,13 @@ static int routed_propagate(struct m3_recomputing *m)
                                c->routed_scaling, m->stored[0]);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_routed = {
-    .name = "routed", .sections = { "5.15 experts" }, .value = routed_value, .bound = routed_bound,
+    .name = "routed",
+    .sections = { "5.15 experts" },
+    .value = routed_value,
+    .bound = routed_bound,
     .roundings = 1,
-    .propagate = routed_propagate, .prepare = routed_prepare, .points = { "moe.routed.sum" },
+    .propagate = routed_propagate,
+    .prepare = routed_prepare,
+    .points = { "moe.routed.sum" },
 };
-/* clang-format on */

@@ -105,10 +105,17 @@ int m3_gain_probed(double *gain, const struct m3_setting *setting, enum m3_tap t
     const int64_t n = T * m3_tap_width(setting, tap, layer), H = c->H, J = c->shared_intermediate;
     const struct m3_weight *w[3];
     for (int i = 0; i < 3; i++) w[i] = m3_graph_weight(setting->model, setting->semantics, weights_of, layer, i);
-    /* clang-format off */
-    struct probed f = { .setting = setting, .config = c, .ops = m3_engine_f64()->ops, .tap = tap, .layer = layer,
-                        .T = T, .w1 = w[0], .w3 = w[1], .w2 = w[2], .ids = ids, .p = p };
-    /* clang-format on */
+    struct probed f = { .setting = setting,
+                        .config = c,
+                        .ops = m3_engine_f64()->ops,
+                        .tap = tap,
+                        .layer = layer,
+                        .T = T,
+                        .w1 = w[0],
+                        .w3 = w[1],
+                        .w2 = w[2],
+                        .ids = ids,
+                        .p = p };
     struct m3_ctx *ctx = setting->ctx;
     const size_t mark = m3_scratch_mark(ctx);
     double *near = m3_scratch_take(ctx, T * H, sizeof *near), *y = m3_scratch_take(ctx, 2 * n, sizeof *y);

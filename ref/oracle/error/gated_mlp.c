@@ -118,12 +118,16 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
     const size_t mark = m3_scratch_mark(ctx);
     double *values = m3_scratch_take(ctx, 2 * rows * H, sizeof *values), *walk = values + rows * H;
     double *act = m3_scratch_take(ctx, 3 * rows * F, sizeof *act);
-    /* clang-format off */
-    struct bounded mlp = { .gate = g, .how = how, .H = w1->cols, .F = F, .act = act, .act_error = act + rows * F,
-                           .act_variance = act + 2 * rows * F, .rounded1 = m3_bound_weight_roundings(w1, how->u),
+    struct bounded mlp = { .gate = g,
+                           .how = how,
+                           .H = w1->cols,
+                           .F = F,
+                           .act = act,
+                           .act_error = act + rows * F,
+                           .act_variance = act + 2 * rows * F,
+                           .rounded1 = m3_bound_weight_roundings(w1, how->u),
                            .rounded3 = m3_bound_weight_roundings(w3, how->u),
                            .rounded2 = m3_bound_weight_roundings(w2, how->u) };
-    /* clang-format on */
     int status = values && act ? M3_OK : M3_INTERNAL;
     out->n = 0, out->f = 1;
     for (int64_t t = 0; t < T && !status; t += rows) {
@@ -285,11 +289,14 @@ static int propagate(struct m3_recomputing *m)
                                   m->rows, &storage);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_gated_mlp = {
-    .name = "gated_mlp", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
+    .name = "gated_mlp",
+    .sections = { "6. The forward pass" },
+    .value = value,
+    .propagate = propagate,
     .roundings = 1,
-    .prepare = m3_prepare_gated_mlp, .linears = 2, .in_parts = 1,
+    .prepare = m3_prepare_gated_mlp,
+    .linears = 2,
+    .in_parts = 1,
     .points = { "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act" },
 };
-/* clang-format on */

@@ -66,10 +66,12 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_gelu = {
-    .name = "gelu", .sections = { "5.20 gelu" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "gelu",
+    .sections = { "5.20 gelu" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 36,
     .functions = M3_FUNCTIONS_EXP,
 };
-/* clang-format on */

@@ -15,11 +15,12 @@ static void rows(struct m3_recomputing *m)
     else m3_recompute_missing(m->out, "pixels of the case");
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_input = {
-    .name = "input", .sections = { "10.5 Patches" }, .value = value, .rows = rows,
+    .name = "input",
+    .sections = { "10.5 Patches" },
+    .value = value,
+    .rows = rows,
 };
-/* clang-format on */
 
 /* ---- counts: the grid of the pictures */
 

@@ -103,10 +103,12 @@ static int propagate(struct m3_recomputing *m)
                                    m->config->vision.eps);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_layer_norm = {
-    .name = "layer_norm", .sections = { "5.17 layer_norm" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "layer_norm",
+    .sections = { "5.17 layer_norm" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 8,
     .functions = M3_FUNCTIONS_EXP,
 };
-/* clang-format on */

@@ -283,9 +283,12 @@ static int propagate(struct m3_recomputing *m)
     return status;
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_linear = {
-    .name = "linear", .sections = { "5.4 linear" }, .value = value, .bound = bound, .propagate = propagate,
-    .prepare = prepare, .in_parts = 1,
+    .name = "linear",
+    .sections = { "5.4 linear" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
+    .prepare = prepare,
+    .in_parts = 1,
 };
-/* clang-format on */

@@ -261,12 +261,20 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 {
     const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
-    /* clang-format off */
-    struct m3_recomputing m = { .setting = setting, .config = &setting->model->config, .ops = m3_engine_f64()->ops,
-                                .ctx = setting->ctx, .tap = tap, .layer = layer, .node = node,
-                                .op = m3_error_operators[node->op], .operands = operands, .first = first, .end = end,
-                                .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
-    /* clang-format on */
+    struct m3_recomputing m = { .setting = setting,
+                                .config = &setting->model->config,
+                                .ops = m3_engine_f64()->ops,
+                                .ctx = setting->ctx,
+                                .tap = tap,
+                                .layer = layer,
+                                .node = node,
+                                .op = m3_error_operators[node->op],
+                                .operands = operands,
+                                .first = first,
+                                .end = end,
+                                .width = m3_tap_width(setting, tap, layer),
+                                .out = out,
+                                .error = error };
     *out = (struct m3_recomputed){ 0 };
     if (has_weights(&m)) m3_recompute_choose_rows(&m);
     if (!m.status && !out->missing[0]) {

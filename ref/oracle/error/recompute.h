@@ -12,13 +12,14 @@
 
 /* Rows of a tap as far as they are known, in double. */
 struct m3_known {
-    double *values; /* [rows,width]; NULL for ids */
-    int32_t *ids; /* [rows,width] of choices and counts, -2 for what I32 does not hold; NULL for floats */
-    struct m3_spread off; /* of a coarser dump, or of a tap that was itself recomputed */
+    double *values;                 /* [rows,width]; NULL for ids */
+    int32_t *ids;                   /* [rows,width] of choices and counts, -2 for what I32 does not hold; NULL
+                                     * for floats */
+    struct m3_spread off;           /* of a coarser dump, or of a tap that was itself recomputed */
     int64_t rows, width;
-    int64_t *numbers; /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and values after cached
-                       * places have those too: rows -p0 .. -1 */
-    unsigned char *usable; /* [rows] an operator can read the row; NULL: any */
+    int64_t *numbers;               /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and
+                                     * values after cached places have those too: rows -p0 .. -1 */
+    unsigned char *usable;          /* [rows] an operator can read the row; NULL: any */
 };
 
 /* Frees the arrays. */
@@ -42,10 +43,10 @@ struct m3_visit {
 
 /* The setting shared by all taps of a call. */
 struct m3_setting {
-    const struct m3_model *model;           /* weights, and the taps that they determine, may be absent (data NULL) */
+    const struct m3_model *model;   /* weights, and the taps that they determine, may be absent (data NULL) */
     const struct m3_semantics *semantics;
     const struct m3_case *the_case;
-    const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
+    const struct m3_profile *profile; /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
     /* A part of the model: runs begin at layer `first` with these hidden states [T,H] (NULL if it is 0), layers from
      * `judged` to `end` - 1 are judged. end 0: all of the model. */
@@ -56,23 +57,23 @@ struct m3_setting {
     /* Makes the weights of the experts ids [count] of one row, which replace those of another row; NULL: all are there. */
     int (*need)(void *self, const int32_t *ids, int64_t count, int threads, struct m3_error *error);
     void *need_self;
-    int unrounded;                          /* results are not rounded for storing */
-    m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
-    const struct m3_visit *visit; /* receives what `instead` computes, if it computes single elements; NULL */
+    int unrounded;                  /* results are not rounded for storing */
+    m3_recompute_instead *instead;  /* in place of the tap's value, bound and spread; NULL: those */
+    const struct m3_visit *visit;   /* receives what `instead` computes, if it computes single elements; NULL */
     enum m3_norm_scale {
         M3_SCALE_EITHER,
         M3_SCALE_PLAIN,
         M3_SCALE_ROUNDED
-    } norm_scale; /* 1 + w of a norm whose
-                                             * profile lets it be rounded */
+    } norm_scale;                   /* 1 + w of a norm whose profile lets it be rounded */
 };
 
 struct m3_recomputed {
-    struct m3_known y; /* its values or selections; `off`, if any, is from storage points and the operands */
+    struct m3_known y;              /* its values or selections; `off`, if any, is from storage points and the
+                                     * operands */
     double *bound, *walk, *suspect; /* as in bounds.h; suspect is NULL except for attention */
     int64_t n, f;
-    char missing[160]; /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
-                                     * there is */
+    char missing[160];              /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of
+                                     * logits"; "": there is */
 };
 
 /* Recomputes rows [first, end) only, where rows are recomputed one by one: all taps except fused, and attention and

@@ -113,10 +113,14 @@ static int propagate(struct m3_recomputing *m)
                                  m->config->eps, m->config->gemma_norm != 0);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_rms_norm = {
-    .name = "rms_norm", .sections = { "5.2 rms_norm" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "rms_norm",
+    .sections = { "5.2 rms_norm" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 7,
-    .prepare = prepare, .points = { "norm.unit" }, .functions = M3_FUNCTIONS_EXP,
+    .prepare = prepare,
+    .points = { "norm.unit" },
+    .functions = M3_FUNCTIONS_EXP,
 };
-/* clang-format on */

@@ -206,18 +206,26 @@ static int propagate(struct m3_recomputing *m)
                              t->D, t->R, m->stored[0], m->stored[1]);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_rope = {
-    .name = "rope", .sections = { "5.6 rope" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "rope",
+    .sections = { "5.6 rope" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 3,
-    .prepare = prepare, .points = { "rope.cos", "rope.product" }, .functions = M3_FUNCTIONS_TURN,
+    .prepare = prepare,
+    .points = { "rope.cos", "rope.product" },
+    .functions = M3_FUNCTIONS_TURN,
 };
-/* clang-format on */
 
-/* clang-format off */
 const struct m3_error_operator m3_error_rope_3d = {
-    .name = "rope_3d", .sections = { "5.6 rope" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "rope_3d",
+    .sections = { "5.6 rope" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 3,
-    .prepare = prepare_3d, .points = { "rope.cos", "rope.product" }, .functions = M3_FUNCTIONS_TURN,
+    .prepare = prepare_3d,
+    .points = { "rope.cos", "rope.product" },
+    .functions = M3_FUNCTIONS_TURN,
 };
-/* clang-format on */

@@ -87,13 +87,15 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_route(m->ctx, &m->spread, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_route = {
-    .name = "route", .sections = { "5.14 route" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "route",
+    .sections = { "5.14 route" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 1,
     .points = { "moe.weights.sum" },
 };
-/* clang-format on */
 
 /* ---- the ids themselves, selected from given scores */
 

@@ -56,10 +56,12 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
 }
 
-/* clang-format off */
 const struct m3_error_operator m3_error_sigmoid = {
-    .name = "sigmoid", .sections = { "5.13 sigmoid" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "sigmoid",
+    .sections = { "5.13 sigmoid" },
+    .value = value,
+    .bound = bound,
+    .propagate = propagate,
     .roundings = 6,
     .functions = M3_FUNCTIONS_EXP,
 };
-/* clang-format on */

@@ -157,14 +157,16 @@ static struct m3_allowing allowing(const struct m3_two_sides *tap, double lambda
 {
     const double steps = steps_of(tap), u = tap->u;
     const double eta = tap->flushes && u > 0x1p-53 ? 0x1p-126 : m3_bound_eta(u);
-    /* clang-format off */
     return (struct m3_allowing){
-        .u = u, .u_steps = u * steps, .own_steps = 0x1p-53 * steps,
+        .u = u,
+        .u_steps = u * steps,
+        .own_steps = 0x1p-53 * steps,
         .roundings = (lambda * sqrt((double)tap->n) + (double)tap->f) * (tap->truncates ? 2 : 1),
-        .underflow = steps * eta, .underflow_variance = steps * eta * eta, .u2_walk = u * u + 0x1p-106,
+        .underflow = steps * eta,
+        .underflow_variance = steps * eta * eta,
+        .u2_walk = u * u + 0x1p-106,
         .lambda = lambda,
     };
-    /* clang-format on */
 }
 
 /* For a double candidate the reference has the same errors as the candidate. */

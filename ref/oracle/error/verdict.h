@@ -6,12 +6,14 @@
 
 #include "base/status.h"
 
-/* clang-format off */
 enum m3_verdict {
-    M3_VERDICT_PASS, M3_VERDICT_SUSPECT, M3_VERDICT_FAIL, M3_VERDICT_NOT_JUDGED, M3_VERDICT_NOT_COMPARABLE,
+    M3_VERDICT_PASS,
+    M3_VERDICT_SUSPECT,
+    M3_VERDICT_FAIL,
+    M3_VERDICT_NOT_JUDGED,
+    M3_VERDICT_NOT_COMPARABLE,
     M3_VERDICT_PARTIAL,         /* of a run: nothing is wrong, but not everything was judged */
 };
-/* clang-format on */
 
 static inline int m3_is_judged(enum m3_verdict verdict) { return verdict <= M3_VERDICT_FAIL; }
 

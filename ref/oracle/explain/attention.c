@@ -119,11 +119,14 @@ int m3_explain_attend(struct m3_explaining *e)
     if (!m3_explain_operand(e, 3, &tap, &layer, &row)) blocks = m3_kept_row(e, tap, layer, row);
     int32_t *ids = m3_steps_scratch(e->steps, e->p0 + 1, sizeof *ids);
     if (!q || !k || !v || !ids) return -1;
-    /* clang-format off */
-    struct seen_keys keys = { .q = q + h * c->D, .k = k + g * c->D, .v = v + g * c->D, .D = c->D,
-                              .stride = c->G * c->D, .ids = ids, .block = blocks ? c->block : 0,
+    struct seen_keys keys = { .q = q + h * c->D,
+                              .k = k + g * c->D,
+                              .v = v + g * c->D,
+                              .D = c->D,
+                              .stride = c->G * c->D,
+                              .ids = ids,
+                              .block = blocks ? c->block : 0,
                               .d = e->tap == M3_TAP_ATTN_LSE ? -1 : e->channel % c->D };
-    /* clang-format on */
     for (int64_t j = 0; j <= e->p0; j++)
         if ((!seen || seen[j]) && is_chosen(e, blocks, g, j)) ids[keys.n++] = (int32_t)j;
     if (blocks) m3_explain_equation(e, "attend_blocks");
@@ -148,10 +151,13 @@ int m3_explain_segments(struct m3_explaining *e)
     if (!m3_explain_operand(e, 2, &tap, &layer, &row)) v = m3_kept_row(e, tap, layer, 0);
     int32_t *ids = m3_steps_scratch(e->steps, patch.end - patch.first, sizeof *ids);
     if (!q || !k || !v || !ids) return -1;
-    /* clang-format off */
-    struct seen_keys keys = { .q = q + h * c->U, .k = k + h * c->U, .v = v + h * c->U, .D = c->U,
-                              .stride = c->W, .ids = ids, .d = e->channel % c->U };
-    /* clang-format on */
+    struct seen_keys keys = { .q = q + h * c->U,
+                              .k = k + h * c->U,
+                              .v = v + h * c->U,
+                              .D = c->U,
+                              .stride = c->W,
+                              .ids = ids,
+                              .d = e->channel % c->U };
     for (int64_t j = patch.first; j < patch.end; j++) ids[keys.n++] = (int32_t)j;
     m3_explain_equation(e, "attend_segments");
     m3_explain_note(e,

@@ -245,10 +245,13 @@ int m3_explain_select_blocks(struct m3_explaining *e)
     if (!m || m3_explain_operand(e, 0, &tap, &layer, &row)) return -1;
     struct choice c = { .m = m, .B = m3_tap_width(&e->setting, tap, layer) / config->G, .own = e->p0 / config->block };
     c.most = m3_min(c.own + 1, m3_max(config->N, 1) + M3_SHOWN_TERMS);
-    /* clang-format off */
-    c.d = (struct m3_index){ .T = 1, .p0 = e->p0, .G = config->G, .X = config->X, .block = config->block, .B = c.B,
+    c.d = (struct m3_index){ .T = 1,
+                             .p0 = e->p0,
+                             .G = config->G,
+                             .X = config->X,
+                             .block = config->block,
+                             .B = c.B,
                              .semantics = e->how->semantics };
-    /* clang-format on */
     c.ids = m3_steps_scratch(s, m3_max(c.most, config->N) + 1, sizeof *c.ids);
     int32_t *order = m3_steps_scratch(s, m3_max(c.most, config->N) + 1, sizeof *order);
     if (!c.ids || !order) return -1;

@@ -118,10 +118,14 @@ static int add_noise(struct m3_explaining *e)
     const struct m3_request how = request_from(e, e->row);
     float *y = malloc((size_t)kept->width * sizeof *y);
     if (!y) return m3_fail_memory(e->error, "explain", (size_t)kept->width * sizeof *y);
-    /* clang-format off */
-    const struct m3_tap_request r = { .how = &how, .step = M3_STEP_JITTER, .tap = M3_TAP_ROUTER_LOGITS,
-                                      .layer = e->layer, .in = { kept->data }, .p0 = e->p0, .rows = 1, .y = y };
-    /* clang-format on */
+    const struct m3_tap_request r = { .how = &how,
+                                      .step = M3_STEP_JITTER,
+                                      .tap = M3_TAP_ROUTER_LOGITS,
+                                      .layer = e->layer,
+                                      .in = { kept->data },
+                                      .p0 = e->p0,
+                                      .rows = 1,
+                                      .y = y };
     const int status = m3_engine_f32()->tap(e->how->model, &r, e->error);
     memcpy(kept->data, y, (size_t)kept->width * sizeof *y);
     free(y);
@@ -234,10 +238,14 @@ int m3_explain_one_row(struct m3_explaining *e)
     const int64_t width = m3_tap_width(&e->setting, tap, e->layer);
     const int64_t beside = second == M3_TAPS ? 1 : m3_tap_width(&e->setting, second, e->layer);
     void *y = calloc((size_t)(rows * width), sizeof(float)), *z = calloc((size_t)(rows * beside), sizeof(float));
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &how, .tap = tap, .layer = e->layer, .rows = rows, .p0 = is_whole ? 0 : e->p0,
-                                .places = e->how->the_case->T, .y = y, .second = z };
-    /* clang-format on */
+    struct m3_tap_request r = { .how = &how,
+                                .tap = tap,
+                                .layer = e->layer,
+                                .rows = rows,
+                                .p0 = is_whole ? 0 : e->p0,
+                                .places = e->how->the_case->T,
+                                .y = y,
+                                .second = z };
     int status = y && z ? M3_OK : m3_fail_memory(e->error, "explain", (size_t)(rows * width) * sizeof(float));
     if (!status) inputs(e, &r);
     if (!status) status = e->steps->status;

@@ -79,10 +79,13 @@ int m3_explain_rope(struct m3_explaining *e)
     const int64_t i = channel % half;
     m3_explain_note(e, "Channels %" PRId64 " and %" PRId64 " of head %" PRId64 " are a pair.", i, i + half,
                     e->channel / D);
-    /* clang-format off */
-    const struct turned turned = { .half = half, .i = i, .place = e->how->the_case->positions[e->row],
-                                   .what = "position", .k = i, .channels = R, .theta = e->config->rope_theta };
-    /* clang-format on */
+    const struct turned turned = { .half = half,
+                                   .i = i,
+                                   .place = e->how->the_case->positions[e->row],
+                                   .what = "position",
+                                   .k = i,
+                                   .channels = R,
+                                   .theta = e->config->rope_theta };
     return turn(e, e->channel - channel, &turned, channel >= half);
 }
 
@@ -102,9 +105,12 @@ int m3_explain_rope_3d(struct m3_explaining *e)
                     i, i + half, e->channel / U, axis * each, axis * each + each - 1, axes[axis]);
     m3_explain_note(e, "The patch is at time %" PRId64 ", row %" PRId64 ", column %" PRId64 " of %s %" PRId64 ".",
                     patch.place[0], patch.place[1], patch.place[2], patch.kind, patch.picture);
-    /* clang-format off */
-    const struct turned turned = { .half = half, .i = i, .place = patch.place[axis], .what = axes[axis],
-                                   .k = i % each, .channels = R / 3, .theta = e->config->vision.rope_theta };
-    /* clang-format on */
+    const struct turned turned = { .half = half,
+                                   .i = i,
+                                   .place = patch.place[axis],
+                                   .what = axes[axis],
+                                   .k = i % each,
+                                   .channels = R / 3,
+                                   .theta = e->config->vision.rope_theta };
     return turn(e, e->channel - channel, &turned, channel >= half);
 }

@@ -13,11 +13,18 @@
 #include "base/weight.h"
 
 /* How a step follows from others, a, b and c below. A single number goes with each element of an array. */
-/* clang-format off */
 enum m3_by {
     M3_BY_GIVEN,                /* it went in */
-    M3_BY_ADD, M3_BY_SUBTRACT, M3_BY_MULTIPLY, M3_BY_DIVIDE,
-    M3_BY_SQRT, M3_BY_EXP, M3_BY_LN, M3_BY_POW, M3_BY_COS, M3_BY_SIN,
+    M3_BY_ADD,
+    M3_BY_SUBTRACT,
+    M3_BY_MULTIPLY,
+    M3_BY_DIVIDE,
+    M3_BY_SQRT,
+    M3_BY_EXP,
+    M3_BY_LN,
+    M3_BY_POW,
+    M3_BY_COS,
+    M3_BY_SIN,
     M3_BY_SOFTMAX_EXP,          /* exp of a number that is at most 0, as softmax takes it (SPEC 8.4) */
     M3_BY_TAIL,                 /* erfc(|a| / sqrt 2) / 2, as GELU takes it (SPEC 8.9) */
     M3_BY_AT_MOST,              /* the smaller of a and b */
@@ -33,7 +40,6 @@ enum m3_by {
     M3_BYS,
 };
 enum m3_step_type { M3_STEP_F32, M3_STEP_F64, M3_STEP_INT };
-/* clang-format on */
 
 enum { M3_STEP_OPERANDS = 3 };
 

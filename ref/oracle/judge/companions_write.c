@@ -204,10 +204,12 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
 {
     struct m3_companions_writer *made = *writer = calloc(1, sizeof *made);
     if (!made) return m3_fail_memory(error, "companions", sizeof *made);
-    /* clang-format off */
-    *made = (struct m3_companions_writer){ .dump_sink = *sink, .dump = dump, .request = request, .the_case = c,
-                                           .real_bytes = engine->real_bytes, .file = m3_dump_writer(dump) };
-    /* clang-format on */
+    *made = (struct m3_companions_writer){ .dump_sink = *sink,
+                                           .dump = dump,
+                                           .request = request,
+                                           .the_case = c,
+                                           .real_bytes = engine->real_bytes,
+                                           .file = m3_dump_writer(dump) };
     made->setting =
         (struct m3_setting){ .model = model, .semantics = request->semantics, .the_case = c, .ctx = &made->ctx };
     int status = m3_ctx_init(&made->ctx, request->threads, M3_LINEAR_BLAS)

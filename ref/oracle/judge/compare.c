@@ -51,13 +51,22 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
 {
     const enum m3_tap tap = (enum m3_tap)matched->tap;
     const enum m3_tap_kind kind = m3_tap_table[tap].kind;
-    /* clang-format off */
-    *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
+    *stage = (struct m3_stage){ .tap = matched->want->name,
+                                .reference = matched->want,
+                                .candidate = matched->got,
                                 .logits = matched->logits,
-                                .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
-                                .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN, .row_error = NAN,
-                                .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN };
-    /* clang-format on */
+                                .selection = kind == M3_KIND_CHOICES,
+                                .n = -1,
+                                .f = -1,
+                                .z2 = NAN,
+                                .grid = M3_DTYPES,
+                                .percentile = NAN,
+                                .envelope_median = NAN,
+                                .envelope_largest = NAN,
+                                .row_error = NAN,
+                                .row_error_largest = NAN,
+                                .row_nearest = NAN,
+                                .row_nearest_largest = NAN };
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
     all->rules.coarse = coarse;         /* of scores: places before them are stored no more coarsely */

@@ -92,13 +92,21 @@ static int64_t list(struct m3_matched *found, struct m3_comparison *result, cons
 static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error)
 {
     const struct m3_float_rules rules = { .stored = M3_F64, .by_bounds = 1 };
-    /* clang-format off */
-    *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
-                                .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES, .percentile = NAN,
-                                .envelope_median = NAN, .envelope_largest = NAN, .row_error = NAN,
-                                .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN,
+    *stage = (struct m3_stage){ .tap = matched->want->name,
+                                .reference = matched->want,
+                                .candidate = matched->got,
+                                .n = -1,
+                                .f = -1,
+                                .z2 = NAN,
+                                .grid = M3_DTYPES,
+                                .percentile = NAN,
+                                .envelope_median = NAN,
+                                .envelope_largest = NAN,
+                                .row_error = NAN,
+                                .row_error_largest = NAN,
+                                .row_nearest = NAN,
+                                .row_nearest_largest = NAN,
                                 .judged_by = "relative L2 of the gradient" };
-    /* clang-format on */
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     stage->letters = is_parameter(stage->tap) ? "" : m3_tap_table[matched->tap].shape;
     stage->allowed_l2 = allowed(matched->want, matched->got);

@@ -159,9 +159,11 @@ static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64
     const double *gain = d->beside.gain + row * d->beside.gain_stride + at % width;
     struct m3_drift drift;
     struct rounded rounded;
-    /* clang-format off */
     if (drift_of(&drift, &rounded, d, row, got_at / got_width)) {
-        const struct m3_drift_row out = { .reference = s->want + to, .gain = gain, .width = n, .bends = d->bends,
+        const struct m3_drift_row out = { .reference = s->want + to,
+                                          .gain = gain,
+                                          .width = n,
+                                          .bends = d->bends,
                                           .bias = d->bias != NULL ? d->bias + at % width : NULL };
         m3_drift_propagate(&(struct m3_spread){ s->error, s->variance }, to, &drift, &out);
     } else {
@@ -188,7 +190,6 @@ static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *piece
                         const struct m3_matched *m, struct m3_error *error)
 {
     const struct m3_stage stage = { .reference = m->want, .candidate = m->got };
-    /* clang-format on */
     int status = m3_side_by_side_room(s, pieces->elements, 0, m->want->name, error);
     if (status != M3_OK) return status;
     for (int64_t p = 0; p < pieces->count; p++) {

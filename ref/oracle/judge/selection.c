@@ -95,11 +95,14 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
     if (c.differs && c.got < 0 && unseen >= 0) c.got = unseen;
     int tainted = scorer->tainted && c.unknown;
     int status = c.differs ? add_flip(s, row->number, shown_group, error) : M3_OK;
-    /* clang-format off */
     if (status == M3_OK && s->sink != NULL) {
-        const struct m3_judged_decision judged = { .tap = stage->tap, .row = row->number, .group = shown_group,
-                                                   .decision = &s->decision, .certificate = &c,
-                                                   .scores = scorer->whose, .bounded_by = scorer->bounded_by,
+        const struct m3_judged_decision judged = { .tap = stage->tap,
+                                                   .row = row->number,
+                                                   .group = shown_group,
+                                                   .decision = &s->decision,
+                                                   .certificate = &c,
+                                                   .scores = scorer->whose,
+                                                   .bounded_by = scorer->bounded_by,
                                                    .tainted = tainted };
         status = s->sink->write(s->sink->self, &judged, error);
     }
@@ -108,7 +111,6 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
         return status;
     }
     stage->rows++;
-    /* clang-format on */
     stage->choices[c.choice]++;
     stage->certified += c.certified;
     s->proven += c.choice == M3_CHOICE_INADMISSIBLE && !c.suspect;
@@ -190,12 +192,14 @@ static int selection_begin(struct selection *s, struct m3_stage *stage, const st
     s->groups = s->scorer.groups;
     s->layer = matched->layer;
     s->sink = rules->decisions;
-    /* clang-format off */
-    s->decision = (struct m3_decision){ .want = s->want, .got = s->got, .width = s->scorer.width, .limit = limit,
-                                        .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = s->scorer.ties_lowest,
+    s->decision = (struct m3_decision){ .want = s->want,
+                                        .got = s->got,
+                                        .width = s->scorer.width,
+                                        .limit = limit,
+                                        .padded = of == M3_CHOICE_OF_BLOCKS,
+                                        .ties_lowest = s->scorer.ties_lowest,
                                         .slots_fixed = rules->slots_fixed && of == M3_CHOICE_OF_EXPERTS,
                                         .lists = s->got + width };
-    /* clang-format on */
     stage->choice = M3_CHOICE_IDENTICAL;
     stage->gap = stage->bound = stage->least_gap = NAN;
     return M3_OK;

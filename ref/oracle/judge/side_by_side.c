@@ -68,29 +68,38 @@ int m3_side_by_side_view(struct m3_side_by_side *s, const struct m3_recomputed *
     if (rows != recomputed->y.rows || has_nan(recomputed->y.values, rows * recomputed->y.width)) return 0;
     for (int64_t r = 0; r < rows; r++)
         if (numbers[r] != (recomputed->y.numbers ? recomputed->y.numbers[r] : r)) return 0;
-    /* clang-format off */
-    *s = (struct m3_side_by_side){ .got = got, .want = recomputed->y.values, .bound = recomputed->bound,
-                                   .walk = recomputed->walk, .suspect = recomputed->suspect,
-                                   .error = recomputed->y.off.error, .variance = recomputed->y.off.variance,
-                                   .numbers = numbers, .rows = rows, .count = rows * recomputed->y.width };
-    /* clang-format on */
+    *s = (struct m3_side_by_side){ .got = got,
+                                   .want = recomputed->y.values,
+                                   .bound = recomputed->bound,
+                                   .walk = recomputed->walk,
+                                   .suspect = recomputed->suspect,
+                                   .error = recomputed->y.off.error,
+                                   .variance = recomputed->y.off.variance,
+                                   .numbers = numbers,
+                                   .rows = rows,
+                                   .count = rows * recomputed->y.width };
     return 1;
 }
 
 static struct m3_two_sides values_of(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
 {
     const struct m3_profile *profile = rules->setting->profile;
-    /* clang-format off */
     return (struct m3_two_sides){
-        .reference = s->want, .candidate = s->got, .bound = s->bound, .walk = s->walk,
-        .suspect = rules->has_suspect ? s->suspect : NULL, .extra = rules->has_extra ? s->error : NULL,
-        .extra_variance = rules->has_extra ? s->variance : NULL, .count = s->count, .n = rules->n, .f = rules->f,
+        .reference = s->want,
+        .candidate = s->got,
+        .bound = s->bound,
+        .walk = s->walk,
+        .suspect = rules->has_suspect ? s->suspect : NULL,
+        .extra = rules->has_extra ? s->error : NULL,
+        .extra_variance = rules->has_extra ? s->variance : NULL,
+        .count = s->count,
+        .n = rules->n,
+        .f = rules->f,
         .u = m3_setting_arithmetic(rules->setting, s->count).u,
         .stored = profile != NULL ? m3_profile_dumped(profile, rules->tap) : M3_F32,
         .truncates = profile != NULL && m3_profile_truncates(profile),
         .flushes = profile != NULL && m3_profile_flushes(profile),
     };
-    /* clang-format on */
 }
 
 struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,

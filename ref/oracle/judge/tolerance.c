@@ -8,24 +8,32 @@
 static const double default_allowance = 1e-5;
 
 /* Points within operators, and the first tap that depends on them. */
-/* clang-format off */
 static const struct {
     enum m3_tap tap;
     const char *point;
 } inner[] = {
-    { M3_TAP_VISION_Q_ROPE, "vision.layers.0.rope.cos" },   { M3_TAP_VISION_Q_ROPE, "vision.layers.0.rope.product" },
-    { M3_TAP_VISION_ATTN, "vision.layers.0.attn.logits" },  { M3_TAP_VISION_ATTN, "vision.layers.0.attn.p" },
-    { M3_TAP_VISION_ATTN, "vision.layers.0.attn.partial" }, { M3_TAP_Q_ROPE, "layers.0.rope.cos" },
-    { M3_TAP_Q_ROPE, "layers.0.rope.product" },             { M3_TAP_INDEX_BLOCK_SCORES, "layers.0.index.scores" },
-    { M3_TAP_ATTN_LSE, "layers.0.attn.logits" },            { M3_TAP_ATTN, "layers.0.attn.p" },
-    { M3_TAP_ATTN, "layers.0.attn.partial" },               { M3_TAP_MLP_ACT, "layers.0.mlp.act.chain" },
-    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.gate" },      { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.up" },
-    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.chain" },     { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.act" },
-    { M3_TAP_ROUTED, "layers.0.moe.routed.sum" },           { M3_TAP_SHARED, "layers.0.moe.shared.gate" },
-    { M3_TAP_SHARED, "layers.0.moe.shared.up" },            { M3_TAP_SHARED, "layers.0.moe.shared.chain" },
+    { M3_TAP_VISION_Q_ROPE, "vision.layers.0.rope.cos" },
+    { M3_TAP_VISION_Q_ROPE, "vision.layers.0.rope.product" },
+    { M3_TAP_VISION_ATTN, "vision.layers.0.attn.logits" },
+    { M3_TAP_VISION_ATTN, "vision.layers.0.attn.p" },
+    { M3_TAP_VISION_ATTN, "vision.layers.0.attn.partial" },
+    { M3_TAP_Q_ROPE, "layers.0.rope.cos" },
+    { M3_TAP_Q_ROPE, "layers.0.rope.product" },
+    { M3_TAP_INDEX_BLOCK_SCORES, "layers.0.index.scores" },
+    { M3_TAP_ATTN_LSE, "layers.0.attn.logits" },
+    { M3_TAP_ATTN, "layers.0.attn.p" },
+    { M3_TAP_ATTN, "layers.0.attn.partial" },
+    { M3_TAP_MLP_ACT, "layers.0.mlp.act.chain" },
+    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.gate" },
+    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.up" },
+    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.chain" },
+    { M3_TAP_EXPERT_OUT, "layers.0.moe.expert.act" },
+    { M3_TAP_ROUTED, "layers.0.moe.routed.sum" },
+    { M3_TAP_SHARED, "layers.0.moe.shared.gate" },
+    { M3_TAP_SHARED, "layers.0.moe.shared.up" },
+    { M3_TAP_SHARED, "layers.0.moe.shared.chain" },
     { M3_TAP_SHARED, "layers.0.moe.shared.act" },
 };
-/* clang-format on */
 
 /* Keys and values that may come from a coarser cache, and the first tap that reads them. */
 static const struct {

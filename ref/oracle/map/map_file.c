@@ -16,16 +16,17 @@ struct reading {
     struct m3_error *error;
 };
 
-/* clang-format off */
-static const struct { const char *name; enum m3_map_step_kind kind; } step_names[] = {
-    { "only", M3_STEP_ONLY }, { "drop", M3_STEP_DROP }, { "shape", M3_STEP_SHAPE },       { "axes", M3_STEP_AXES },
-    { "slice", M3_STEP_SLICE }, { "pick", M3_STEP_PICK },       { "unrepeat", M3_STEP_UNREPEAT },
-    { "repeat", M3_STEP_REPEAT },
-    { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
-    { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
-    { "scores", M3_STEP_SCORES }, { "scatter", M3_STEP_SCATTER },
+static const struct {
+    const char *name;
+    enum m3_map_step_kind kind;
+} step_names[] = {
+    { "only", M3_STEP_ONLY },         { "drop", M3_STEP_DROP },     { "shape", M3_STEP_SHAPE },
+    { "axes", M3_STEP_AXES },         { "slice", M3_STEP_SLICE },   { "pick", M3_STEP_PICK },
+    { "unrepeat", M3_STEP_UNREPEAT }, { "repeat", M3_STEP_REPEAT }, { "join", M3_STEP_JOIN },
+    { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },   { "plus", M3_STEP_PLUS },
+    { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS }, { "scores", M3_STEP_SCORES },
+    { "scatter", M3_STEP_SCATTER },
 };
-/* clang-format on */
 
 static int refuse(const struct reading *r, const char *field, const char *got, const char *expected)
 {

@@ -185,10 +185,9 @@ static int judge_without_tap(struct checking *c, int i)
         if (got) m3_expand_f64(got, &given, t->shape[0] == shape[0] ? number : r, 0, width);
     }
     if (!status) {
-        /* clang-format off */
-        const struct m3_side_by_side_rules rules = { .setting = &c->setting, .tap = "layers.0.q_rope", .n = made.n,
-                                                     .f = made.f, .has_extra = 1 };
-        /* clang-format on */
+        const struct m3_side_by_side_rules rules = {
+            .setting = &c->setting, .tap = "layers.0.q_rope", .n = made.n, .f = made.f, .has_extra = 1
+        };
         const struct m3_tier_result tiers = m3_side_by_side_verdict(&s, &rules);
         stage->verdict = tiers.verdict;
         take_tiers(stage, &tiers);

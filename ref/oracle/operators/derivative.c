@@ -54,13 +54,17 @@ static void set_sizes(struct m3_derivative_request *r, const struct m3_fragment 
     r->eps = in_vision ? c->vision.eps : c->eps, r->factor = c->routed_scaling;
     r->alpha = c->swiglu_alpha, r->limit = c->swiglu_limit;
     r->oai = c->oai, r->clamp = f->semantics.gate_clamp;
-    /* clang-format off */
-    r->attend = (struct m3_attend){ .T = d['T'], .p0 = f->the_case.p0, .Q = d['Q'], .G = d['G'], .D = d['D'],
-                                    .seen = f->the_case.seen, .block = c->block, .N = d['N'],
+    r->attend = (struct m3_attend){ .T = d['T'],
+                                    .p0 = f->the_case.p0,
+                                    .Q = d['Q'],
+                                    .G = d['G'],
+                                    .D = d['D'],
+                                    .seen = f->the_case.seen,
+                                    .block = c->block,
+                                    .N = d['N'],
                                     .selection = f->semantics.selection };
     if (f->op->derivative == M3_DERIVATIVE_ATTEND_SEGMENTS)
         r->attend = (struct m3_attend){ .T = d['P'], .Q = d['A'], .G = d['A'], .D = d['U'] };
-    /* clang-format on */
 }
 
 int m3_derivative_call_make(struct m3_derivative_call *call, const struct m3_fragment *f,

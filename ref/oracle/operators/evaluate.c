@@ -248,11 +248,14 @@ static int compute_noise(struct evaluating *e)
     struct m3_tap_values x;
     const int status = compute(&x, e, M3_TAP_MLP_NORM);
     if (status) return status;
-    /* clang-format off */
-    struct m3_tap_request r = { .how = &e->request, .step = M3_STEP_JITTER, .tap = M3_TAP_ROUTER_LOGITS,
-                                .layer = x.layer, .rows = rows, .p0 = e->f->the_case.p0 + e->first,
-                                .in = { x.data }, .y = own(e, M3_TAP_ROUTER_LOGITS, rows * e->model->config.H) };
-    /* clang-format on */
+    struct m3_tap_request r = { .how = &e->request,
+                                .step = M3_STEP_JITTER,
+                                .tap = M3_TAP_ROUTER_LOGITS,
+                                .layer = x.layer,
+                                .rows = rows,
+                                .p0 = e->f->the_case.p0 + e->first,
+                                .in = { x.data },
+                                .y = own(e, M3_TAP_ROUTER_LOGITS, rows * e->model->config.H) };
     return r.y ? e->how->engine->tap(e->model, &r, e->error) : M3_INTERNAL;
 }
 
@@ -275,11 +278,12 @@ static int rotate_by_table(struct evaluating *e)
     if (!status) status = compute(&x, e, M3_TAP_Q_NORM);
     if (!status) status = m3_evaluator_announce(&e->taps, M3_TAP_Q_ROPE, layer);
     if (!status) {
-        /* clang-format off */
-        struct m3_tap_request r = { .how = &e->request, .tap = M3_TAP_Q_ROPE, .layer = layer, .rows = x.rows,
+        struct m3_tap_request r = { .how = &e->request,
+                                    .tap = M3_TAP_Q_ROPE,
+                                    .layer = layer,
+                                    .rows = x.rows,
                                     .in = { x.data, tables[0].data, tables[1].data },
                                     .y = own(e, M3_TAP_Q_ROPE, x.rows * x.width) };
-        /* clang-format on */
         status = r.y ? e->how->engine->tap(e->model, &r, e->error) : M3_INTERNAL;
     }
     m3_tap_values_free(&tables[0]);
@@ -333,12 +337,17 @@ static int evaluate_rows(struct evaluating *e)
     const struct m3_evaluation_how *how = e->how;
     const struct m3_case *c = &f->the_case;
     const int64_t first = f->dims['T'] ? e->first : 0;          /* patches have no ids and positions */
-    /* clang-format off */
-    e->request = (struct m3_request){ .ids = c->ids + first, .positions = c->positions + first, .T = c->T,
-                                      .seen = c->seen, .pictures = &c->pictures, .end_layer = 1, .linear = how->linear,
+    e->request = (struct m3_request){ .ids = c->ids + first,
+                                      .positions = c->positions + first,
+                                      .T = c->T,
+                                      .seen = c->seen,
+                                      .pictures = &c->pictures,
+                                      .end_layer = 1,
+                                      .linear = how->linear,
                                       .semantics = how->semantics ? how->semantics : &f->semantics,
-                                      .threads = how->threads, .replacement = how->replacement, .force = how->force };
-    /* clang-format on */
+                                      .threads = how->threads,
+                                      .replacement = how->replacement,
+                                      .force = how->force };
     e->taps = (struct m3_evaluator){
         .engine = how->engine,
         .named = e->model,

@@ -40,10 +40,12 @@ int m3_given_operands(struct m3_given_call *call, const struct m3_fragment *f, c
         if (row->role == M3_ROLE_NONE) break;
         if (row->role != M3_ROLE_TAP || t->rank == 0 || t->count == 0) continue;
         struct m3_given_tap *g = &call->taps[call->count++];
-        /* clang-format off */
-        *g = (struct m3_given_tap){ .tap = row->tap, .layer = m3_fragment_layer(f, row->tap), .tensor = t,
-                                    .at = listed, .numbers = listed, .rows = judged };
-        /* clang-format on */
+        *g = (struct m3_given_tap){ .tap = row->tap,
+                                    .layer = m3_fragment_layer(f, row->tap),
+                                    .tensor = t,
+                                    .at = listed,
+                                    .numbers = listed,
+                                    .rows = judged };
         if (is_read_whole(f, row)) g->rows = t->shape[0], g->at = g->numbers = from_0;
         if (row->letters[0] == 'S') g->at = from_0, g->numbers = call->numbers;
         /* The embeddings that a module reads begin with the second. */
@@ -59,12 +61,15 @@ void m3_given_output(struct m3_given_call *call, const struct m3_fragment *f, co
     const struct parts l = parts_of(f);
     const int64_t *from_0 = call->numbers + l.places, *listed = from_0 + l.rows;
     const int all = tensor->shape[0] == m3_fragment_rows(f);
-    /* clang-format off */
     call->taps[call->count++] = (struct m3_given_tap){
-        .tap = output->tap, .layer = m3_fragment_layer(f, output->tap), .tensor = tensor, .is_judged = 1,
-        .at = all ? listed : from_0, .numbers = listed, .rows = call->judged,
+        .tap = output->tap,
+        .layer = m3_fragment_layer(f, output->tap),
+        .tensor = tensor,
+        .is_judged = 1,
+        .at = all ? listed : from_0,
+        .numbers = listed,
+        .rows = call->judged,
     };
-    /* clang-format on */
 }
 
 void m3_given_free(struct m3_given_call *call)

@@ -19,37 +19,44 @@
 #define CALL(field) .of = M3_OF_CALL, .at = offsetof(struct m3_parameters, field)
 #define READING(name, what) { #name, M3_PARAMETER_WORD, NULL, what, .of = M3_OF_SEMANTICS }
 
-/* clang-format off */
-static const struct m3_call_parameter all[] = {
-    NUMBER(eps, "1e-6", "added to the mean of squares, or to the variance"), CONFIG(eps), VISION(eps), .least = -INFINITY },
-    NUMBER(theta, "5000000", "base of the angles"), CONFIG(rope_theta), VISION(rope_theta), .least = DBL_TRUE_MIN },
-    COUNT(R, "64", "channels of a head that are rotated"), CONFIG(R), .least = 1, .is_even = 1 },
-    COUNT(block, "128", "keys in a block"), CONFIG(block), .least = 1 },
-    COUNT(N, "16", "width of a list of blocks"), CONFIG(N), .least = 1 },
-    COUNT(K, "4", "experts of a token"), CONFIG(K), .least = 1 },
-    COUNT(p0, "0", "places before row 0"), CALL(p0) },
-    COUNT(id, "0", "the placeholder's id"), CALL(id) },
-    COUNT(merge, "2", "patches that are merged, per side"), CALL(merge), .least = 1 },
-    COUNT(segment_frames, "0", "steps of a segment of a video; 0: no limit"), CONFIG(vision.segment_max_frames) },
-    NUMBER(factor, "2", "of the routed sum"), CONFIG(routed_scaling), .least = -INFINITY },
-    NUMBER(alpha, "1.702", "of SwiGLU-OAI"), CONFIG(swiglu_alpha), .least = -INFINITY },
-    NUMBER(limit, "7", "clamp of gate and up"), CONFIG(swiglu_limit), .least = -INFINITY },
-    { "activation", M3_PARAMETER_WORD, "swiglu_oai", "between the matrices", .of = M3_OF_CONFIG },
-    NUMBER(eps_noise, "0.01", "size of the noise"),
-      .of = M3_OF_SEMANTICS, .at = offsetof(struct m3_semantics, jitter), .least = -INFINITY },
-    READING(pool, "SPEC 4"),
-    READING(index_scale, "SPEC 4"),
-    READING(selection, "SPEC 4"),
+static const struct m3_call_parameter all[] = { NUMBER(eps, "1e-6", "added to the mean of squares, or to the variance"),
+                                                CONFIG(eps), VISION(eps), .least = -INFINITY },
+                                      NUMBER(theta, "5000000", "base of the angles"), CONFIG(rope_theta),
+                                      VISION(rope_theta), .least = DBL_TRUE_MIN
+}
+, COUNT(R, "64", "channels of a head that are rotated"), CONFIG(R), .least = 1, .is_even = 1
+}
+, COUNT(block, "128", "keys in a block"), CONFIG(block), .least = 1
+}
+, COUNT(N, "16", "width of a list of blocks"), CONFIG(N), .least = 1
+}
+, COUNT(K, "4", "experts of a token"), CONFIG(K), .least = 1
+}
+, COUNT(p0, "0", "places before row 0"), CALL(p0)
+}
+, COUNT(id, "0", "the placeholder's id"), CALL(id)
+}
+, COUNT(merge, "2", "patches that are merged, per side"), CALL(merge), .least = 1
+}
+, COUNT(segment_frames, "0", "steps of a segment of a video; 0: no limit"), CONFIG(vision.segment_max_frames)
+}
+, NUMBER(factor, "2", "of the routed sum"), CONFIG(routed_scaling), .least = -INFINITY
+}
+, NUMBER(alpha, "1.702", "of SwiGLU-OAI"), CONFIG(swiglu_alpha), .least = -INFINITY
+}
+, NUMBER(limit, "7", "clamp of gate and up"), CONFIG(swiglu_limit), .least = -INFINITY
+}
+, { "activation", M3_PARAMETER_WORD, "swiglu_oai", "between the matrices", .of = M3_OF_CONFIG },
+    NUMBER(eps_noise, "0.01", "size of the noise"), .of = M3_OF_SEMANTICS, .at = offsetof(struct m3_semantics, jitter),
+    .least = -INFINITY
+}
+, READING(pool, "SPEC 4"), READING(index_scale, "SPEC 4"), READING(selection, "SPEC 4"),
     READING(init_blocks, "first blocks that are always chosen"),
-    READING(local_blocks, "last blocks that are always chosen"),
-    READING(local_rule, "SPEC 4"),
-    READING(gate_clamp, "SPEC 4"),
-    READING(rope_angle, "SPEC 4"),
-    READING(vision_boundary, "SPEC 4"),
-    READING(mtp_join, "SPEC 4"),
-    READING(mtp_zero_position0, "SPEC 4"),
-};
-/* clang-format on */
+    READING(local_blocks, "last blocks that are always chosen"), READING(local_rule, "SPEC 4"),
+    READING(gate_clamp, "SPEC 4"), READING(rope_angle, "SPEC 4"), READING(vision_boundary, "SPEC 4"),
+    READING(mtp_join, "SPEC 4"), READING(mtp_zero_position0, "SPEC 4"),
+}
+;
 
 static const struct m3_call_parameter *named(const char *name)
 {

@@ -66,11 +66,13 @@ static int open_lens(struct m3_picturing *p, struct lens *l)
                         .logits = calloc((size_t)c->V, sizeof *l->x) };
     static const int32_t no_id;
     static const int64_t no_position;
-    /* clang-format off */
-    l->how = (struct m3_request){ .ids = &no_id, .positions = &no_position, .T = 1, .end_layer = c->layers,
-                                  .semantics = &c->semantics, .linear = M3_LINEAR_ORDERED,
+    l->how = (struct m3_request){ .ids = &no_id,
+                                  .positions = &no_position,
+                                  .T = 1,
+                                  .end_layer = c->layers,
+                                  .semantics = &c->semantics,
+                                  .linear = M3_LINEAR_ORDERED,
                                   .threads = p->request->threads };
-    /* clang-format on */
     if (l->x && l->normed && l->logits) return M3_OK;
     return m3_fail_memory(p->error, "logit lens", (size_t)c->V * sizeof(float));
 }

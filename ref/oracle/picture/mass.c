@@ -58,10 +58,9 @@ static int open_row(struct m3_picturing *p, struct row *r, int64_t layer)
     if (k->shape[0] != T || k->count != T * G * D || v->count != k->count || Q % G || r->lse->count != T * Q ||
         r->blocks->shape[0] != T || r->blocks->shape[1] != G)
         return 0;
-    /* clang-format off */
-    r->d = (struct m3_attend){ .T = 1, .p0 = T - 1, .Q = Q, .G = G, .D = D, .block = block, .N = 1,
-                               .selection = M3_SELECT_GROUP };
-    /* clang-format on */
+    r->d = (struct m3_attend){
+        .T = 1, .p0 = T - 1, .Q = Q, .G = G, .D = D, .block = block, .N = 1, .selection = M3_SELECT_GROUP
+    };
     r->q = floats(p, q, (T - 1) * Q * D, Q * D);
     r->k = floats(p, k, 0, k->count);
     r->v = floats(p, v, 0, v->count);

@@ -13,9 +13,14 @@ struct m3_baseline;
 int m3_baseline_open(struct m3_baseline **baseline, const char *path, struct m3_error *error);
 void m3_baseline_close(struct m3_baseline *baseline);
 
-/* clang-format off */
-enum m3_baseline_change { M3_BASELINE_WORSE, M3_BASELINE_MISSING, M3_BASELINE_BETTER, M3_BASELINE_NEW, M3_BASELINE_NONE, M3_BASELINE_KINDS };
-/* clang-format on */
+enum m3_baseline_change {
+    M3_BASELINE_WORSE,
+    M3_BASELINE_MISSING,
+    M3_BASELINE_BETTER,
+    M3_BASELINE_NEW,
+    M3_BASELINE_NONE,
+    M3_BASELINE_KINDS
+};
 
 /* Prints how many stages changed and which, the worse ones first: for people, or as JSON lines of type "change" and one
  * of type "baseline". counts [M3_BASELINE_KINDS]. M3_NOT_COMPARABLE, with nothing printed: a baseline that states another

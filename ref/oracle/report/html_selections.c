@@ -173,16 +173,18 @@ static void draw_picture(FILE *out, const struct picture *p, const struct choice
     int wide = (int)m3_max(3, m3_min(16, 480 / p->columns)), high = (int)m3_max(6, m3_min(16, 420 / p->rows));
     int width = 56 + p->columns * wide + 8, height = 20 + p->rows * high + 18;
     if (width < 120) width = 120;
-    /* clang-format off */
-    fprintf(out, "<svg class=\"blocks\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-            "aria-label=\"blocks of %s, group %" PRId64 "\">\n", width, height, width, height, c->stage->tap, group);
-    fprintf(out, "<text x=\"56\" y=\"12\">group %" PRId64 "</text>\n<text class=\"end\" x=\"50\" y=\"30\">t=%" PRId64
-            "</text>\n<text class=\"end\" x=\"50\" y=\"%d\">t=%" PRId64 "</text>\n", group, p->first,
-            16 + p->rows * high, p->last);
-    fprintf(out, "<text x=\"56\" y=\"%d\">block 0 .. %" PRId64 "</text>\n<rect class=\"panel\" x=\"56\" y=\"20\" "
-            "width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) scale(%d %d)\">\n", 34 + p->rows * high,
-            c->ids - 1, p->columns * wide, p->rows * high, wide, high);
-    /* clang-format on */
+    fprintf(out,
+            "<svg class=\"blocks\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"blocks of %s, group %" PRId64 "\">\n",
+            width, height, width, height, c->stage->tap, group);
+    fprintf(out,
+            "<text x=\"56\" y=\"12\">group %" PRId64 "</text>\n<text class=\"end\" x=\"50\" y=\"30\">t=%" PRId64
+            "</text>\n<text class=\"end\" x=\"50\" y=\"%d\">t=%" PRId64 "</text>\n",
+            group, p->first, 16 + p->rows * high, p->last);
+    fprintf(out,
+            "<text x=\"56\" y=\"%d\">block 0 .. %" PRId64 "</text>\n<rect class=\"panel\" x=\"56\" y=\"20\" "
+            "width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) scale(%d %d)\">\n",
+            34 + p->rows * high, c->ids - 1, p->columns * wide, p->rows * high, wide, high);
     m3_page_runs(out, "want", p->want, p->rows, p->columns, 1, 0.27);
     m3_page_runs(out, "got", p->got, p->rows, p->columns, 1, 0.73);
     draw_differences(out, p);
@@ -246,12 +248,14 @@ static int print_load(FILE *out, const struct choices *c, struct m3_error *error
     if (want == NULL) return m3_fail_memory(error, "load of experts", (size_t)c->ids * 2 * sizeof *want);
     int64_t *got = want + c->ids, most = count_load(want, got, c);
     double each = fmin(40, (double)WIDE / (double)c->ids), unit = LOAD_HIGH / (double)most;
-    /* clang-format off */
-    fprintf(out, "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-            "aria-label=\"rows per expert of %s\">\n", WIDTH, HEIGHT, WIDTH, HEIGHT, c->stage->tap);
-    fprintf(out, "<text class=\"end\" x=\"%d\" y=\"%d\">%" PRId64 "</text><text class=\"end\" x=\"%d\" y=\"%d\">0"
-            "</text>\n", LEFT - 6, LOAD_BASE - LOAD_HIGH + 8, most, LEFT - 6, LOAD_BASE);
-    /* clang-format on */
+    fprintf(out,
+            "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"rows per expert of %s\">\n",
+            WIDTH, HEIGHT, WIDTH, HEIGHT, c->stage->tap);
+    fprintf(out,
+            "<text class=\"end\" x=\"%d\" y=\"%d\">%" PRId64 "</text><text class=\"end\" x=\"%d\" y=\"%d\">0"
+            "</text>\n",
+            LEFT - 6, LOAD_BASE - LOAD_HIGH + 8, most, LEFT - 6, LOAD_BASE);
     fprintf(out, "<text x=\"%d\" y=\"%d\">expert 0 .. %" PRId64 "</text>\n<path class=\"axis\" d=\"M%d %dh%.1f\"/>\n",
             LEFT, LOAD_BASE + 16, c->ids - 1, LEFT, LOAD_BASE, each * (double)c->ids);
     for (int64_t e = 0; e < c->ids; e++) draw_expert(out, e, want[e], got[e], LEFT + each * (double)e, each, unit);

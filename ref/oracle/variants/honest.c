@@ -295,10 +295,12 @@ int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const
                        m3_profile_name(profile));
     struct m3_honest *honest = calloc(1, sizeof *honest);
     if (!honest) return m3_fail_memory(error, "an implementation", sizeof *honest);
-    /* clang-format off */
-    *honest = (struct m3_honest){ .model = model, .semantics = semantics, .profile = profile, .choices = choices,
-                                .base = m3_engine_f32()->ops, .T = T };
-    /* clang-format on */
+    *honest = (struct m3_honest){ .model = model,
+                                  .semantics = semantics,
+                                  .profile = profile,
+                                  .choices = choices,
+                                  .base = m3_engine_f32()->ops,
+                                  .T = T };
     set_ops(honest);
     size_t scores = (size_t)T * (size_t)model->config.E * sizeof *honest->scores;
     const struct m3_request request = { .T = T, .end_layer = model->config.layers, .semantics = semantics };

@@ -74,8 +74,10 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
     const int64_t sparse = layers_that(model, m3_config_sparse), moe = layers_that(model, m3_config_moe);
     const int64_t all = c->layers + model->mtp_modules;
     const int64_t modules = model->mtp_modules < the_case->T - 1 ? model->mtp_modules : the_case->T - 1;
-    /* clang-format off */
-    const struct { int need, there; const char *what; } rows[] = {
+    const struct {
+        int need, there;
+        const char *what;
+    } rows[] = {
         { M3_NEEDS_SPARSE | M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, sparse > 0, "a sparse layer" },
         { M3_NEEDS_CHOICE, the_case->T > c->block * c->N, "more blocks than a list holds" },
         { M3_NEEDS_TWO_SPARSE, sparse > 1, "a second sparse layer" },
@@ -96,7 +98,6 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
         { M3_NEEDS_TWO_MODULES, modules > 1, "a second module of multi-token prediction" },
         { M3_NEEDS_FAR, farthest(the_case) >= 10000, "a position of 10,000 or more" },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if ((mistake->needs & rows[i].need) && !rows[i].there) return rows[i].what;
     return NULL;
@@ -267,12 +268,16 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     static const struct m3_change none;
     struct m3_mistaken_run *run = *out = calloc(1, sizeof *run);
     if (!run) return m3_fail_memory(error, "a run with a mistake", sizeof *run);
-    /* clang-format off */
     *run = (struct m3_mistaken_run){
-        .mistake = mistake, .change = mistake && mistake->change ? mistake->change : &none, .model = *model,
-        .claimed = semantics, .semantics = *semantics, .the_case = the_case, .last = M3_TAPS, .layer = -1,
+        .mistake = mistake,
+        .change = mistake && mistake->change ? mistake->change : &none,
+        .model = *model,
+        .claimed = semantics,
+        .semantics = *semantics,
+        .the_case = the_case,
+        .last = M3_TAPS,
+        .layer = -1,
     };
-    /* clang-format on */
     replace_entries(&run->ops, &run->change->ops);
     run->replacement = (struct m3_replacement){ &run->ops, run };
     run->force = (struct m3_force){ .self = run, .replace = follow };

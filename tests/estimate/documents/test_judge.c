@@ -113,23 +113,25 @@ END_TEST
 
 START_TEST(verdicts)
 {
-    /* clang-format off */
     static const struct {
         const char *printed, *formula;
         enum m3_reproduction verdict;
     } rows[] = {
-        { "14.2 GiB", "kv_bytes.index", M3_REPRODUCTION_REPRODUCED },        /* 14.25 GiB: exactly half a unit either way */
+        { "14.2 GiB", "kv_bytes.index", M3_REPRODUCTION_REPRODUCED }, /* 14.25 GiB: exactly half a unit either way */
         { "14.3 GiB", "kv_bytes.index", M3_REPRODUCTION_REPRODUCED },
         { "14.1 GiB", "kv_bytes.index", M3_REPRODUCTION_DIFFERS },
         { "14.3 GB", "kv_bytes.index", M3_REPRODUCTION_DIFFERS },
         { "15.3 GB", "kv_bytes.index", M3_REPRODUCTION_REPRODUCED },
         { "15,300,820,992 bytes", "kv_bytes.index", M3_REPRODUCTION_REPRODUCED },
         { "15,300,820,993 bytes", "kv_bytes.index", M3_REPRODUCTION_DIFFERS },
-        { "100", "100.5", M3_REPRODUCTION_REPRODUCED }, { "100", "100.51", M3_REPRODUCTION_DIFFERS }, { "100", "99.49", M3_REPRODUCTION_DIFFERS },
-        { "0", "0/0", M3_REPRODUCTION_NOT_COMPUTABLE }, { "0", "1/0", M3_REPRODUCTION_NOT_COMPUTABLE }, { "0", "-1/0", M3_REPRODUCTION_NOT_COMPUTABLE },
+        { "100", "100.5", M3_REPRODUCTION_REPRODUCED },
+        { "100", "100.51", M3_REPRODUCTION_DIFFERS },
+        { "100", "99.49", M3_REPRODUCTION_DIFFERS },
+        { "0", "0/0", M3_REPRODUCTION_NOT_COMPUTABLE },
+        { "0", "1/0", M3_REPRODUCTION_NOT_COMPUTABLE },
+        { "0", "-1/0", M3_REPRODUCTION_NOT_COMPUTABLE },
         { "0", NULL, M3_REPRODUCTION_NOT_COMPUTABLE },
     };
-    /* clang-format on */
     load();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct m3_printed row = { "here", "by hand", "m3 T=1M", rows[i].printed, rows[i].formula, NULL };

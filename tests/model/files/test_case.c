@@ -107,13 +107,17 @@ START_TEST(masks)
 }
 END_TEST
 
-/* clang-format off */
 static const struct m3_config seeing = {
-    .V = 10, .max_positions = 40,
-    .vision = { .present = 1, .image_token = 7, .video_token = 8, .patch = 1, .channels = 3, .spatial_merge = 2,
+    .V = 10,
+    .max_positions = 40,
+    .vision = { .present = 1,
+                .image_token = 7,
+                .video_token = 8,
+                .patch = 1,
+                .channels = 3,
+                .spatial_merge = 2,
                 .temporal_patch = 1 },
 };
-/* clang-format on */
 
 /* Stills of 1 and 2 tokens and a video of 3. */
 static struct m3_pictures some_pictures(void)
@@ -130,8 +134,10 @@ static struct m3_pictures some_pictures(void)
  * Seen to fail with the tokens of the wrong picture, and with any number of placeholders expanded. */
 START_TEST(placeholders)
 {
-    /* clang-format off */
-    static const struct { int64_t ids[12], T, expanded[12], length; int status; } lists[] = {
+    static const struct {
+        int64_t ids[12], T, expanded[12], length;
+        int status;
+    } lists[] = {
         { { 1, 7, 2, 7, 8 }, 5, { 1, 7, 2, 7, 7, 8, 8, 8 }, 8, M3_OK },
         { { 8, 7, 7 }, 3, { 8, 8, 8, 7, 7, 7 }, 6, M3_OK },
         { { 7, 7, 7, 8, 1, 8, 8 }, 7, { 7, 7, 7, 8, 1, 8, 8 }, 7, M3_OK },
@@ -142,7 +148,6 @@ START_TEST(placeholders)
         { { 7, 7, 8, 8 }, 4, { 7, 7, 7, 8, 8 }, 5, M3_USAGE },
         { { 1, 2, 3 }, 3, { 1, 2, 3 }, 3, M3_USAGE },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         struct m3_pictures pictures = some_pictures();
         struct m3_case c;

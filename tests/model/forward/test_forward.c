@@ -68,12 +68,15 @@ static void run(const char *path, const struct setting *s)
     must(m3_case_check(&c, &model->config, 0, s->case_path, M3_BAD_INPUT, &error));
     struct m3_semantics semantics = model->config.semantics;
     set_all(&semantics, s->reading);
-    /* clang-format off */
-    struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .seen = c.seen,
-                                  .end_layer = model->config.layers, .semantics = &semantics,
-                                  .linear = s->linear, .threads = s->threads,
+    struct m3_request request = { .ids = c.ids,
+                                  .positions = c.positions,
+                                  .T = c.T,
+                                  .seen = c.seen,
+                                  .end_layer = model->config.layers,
+                                  .semantics = &semantics,
+                                  .linear = s->linear,
+                                  .threads = s->threads,
                                   .pictures = c.pictures.P ? &c.pictures : NULL };
-    /* clang-format on */
     must(m3_dump_open(&dump, &sink, path, s->taps, model, s->engine, &c, &request, "test_forward", &error));
     must(m3_dump_begin(dump, &error));
     request.sink = &sink;
@@ -87,10 +90,14 @@ static void run(const char *path, const struct setting *s)
 static struct setting setting_of(int i)
 {
     const struct golden *g = &cases[i / 4];
-    /* clang-format off */
-    return (struct setting){ g->model, g->case_path, i / 2 % 2 ? m3_engine_f64() : m3_engine_f32(),
-                             i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, 2, g->reading, 0, NULL };
-    /* clang-format on */
+    return (struct setting){ g->model,
+                             g->case_path,
+                             i / 2 % 2 ? m3_engine_f64() : m3_engine_f32(),
+                             i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS,
+                             2,
+                             g->reading,
+                             0,
+                             NULL };
 }
 
 /* The tolerance with angles as this model forms them, where the golden has it: public code's float angles are
@@ -168,10 +175,14 @@ START_TEST(positions_from_a_million)
     struct m3_comparison result;
     struct m3_compare_options options = { .force = 1 };
     int is_double = _i;
-    /* clang-format off */
-    struct setting s = { "golden/tiny/model", "golden/tiny/positions_case.safetensors",
-                         is_double ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_BLAS, 2, NULL, 0, NULL };
-    /* clang-format on */
+    struct setting s = { "golden/tiny/model",
+                         "golden/tiny/positions_case.safetensors",
+                         is_double ? m3_engine_f64() : m3_engine_f32(),
+                         M3_LINEAR_BLAS,
+                         2,
+                         NULL,
+                         0,
+                         NULL };
 
     run(in_folder("dump.safetensors"), &s);
     must(m3_safetensors_open(&golden, "golden/tiny/positions.safetensors", &error));

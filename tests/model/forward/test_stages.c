@@ -134,11 +134,15 @@ START_TEST(a_failing_operator_ends_the_pass)
     const struct m3_replacement replacement = { .ops = &broken };
     const struct m3_sink sink = { .wants = wants, .write = write_tap };
     const struct m3_force force = { .replace = replace };
-    /* clang-format off */
-    const struct m3_request request = { .ids = ids, .positions = positions, .T = T, .threads = 2, .sink = &sink,
-                                        .end_layer = model->config.layers, .replacement = &replacement,
-                                        .force = &force, .semantics = &model->config.semantics };
-    /* clang-format on */
+    const struct m3_request request = { .ids = ids,
+                                        .positions = positions,
+                                        .T = T,
+                                        .threads = 2,
+                                        .sink = &sink,
+                                        .end_layer = model->config.layers,
+                                        .replacement = &replacement,
+                                        .force = &force,
+                                        .semantics = &model->config.semantics };
     ck_assert_int_eq(m3_engine_f32()->forward(model, &request, &error), status == 99 ? M3_INTERNAL : status);
     ck_assert_int_eq(error.count, 1);
     ck_assert_msg(strstr(error.text, cases[_i].words) != NULL, "%s", error.text);

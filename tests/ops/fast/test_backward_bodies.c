@@ -299,10 +299,12 @@ static int experts(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
     const enum numbers kind = (enum numbers)(i % KINDS);
-    /* clang-format off */
-    struct mixture m = { .T = T, .E = E, .K = K, .H = H, .F = F,
+    struct mixture m = { .T = T,
+                         .E = E,
+                         .K = K,
+                         .H = H,
+                         .F = F,
                          .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 7 == 0 } };
-    /* clang-format on */
     struct stored matrices[7][3];
     for (int64_t e = 0; e < E; e++)
         for (int w = 0; w < 3; w++) {

@@ -329,10 +329,12 @@ static int experts(const struct m3_ops *ops, struct m3_ctx *ctx, real *routed, r
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
-    /* clang-format off */
-    struct mixture m = { .T = T, .E = E, .K = K, .each = i % 2, .apart = i % 4 == 1,
+    struct mixture m = { .T = T,
+                         .E = E,
+                         .K = K,
+                         .each = i % 2,
+                         .apart = i % 4 == 1,
                          .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 5 == 0 } };
-    /* clang-format on */
     struct stored matrices[7][3];
     for (int64_t e = 0; e < E; e++)
         for (int w = 0; w < 3; w++) {

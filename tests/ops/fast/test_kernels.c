@@ -260,12 +260,13 @@ END_TEST
 /* Every code of every stored form, at every start and length around the scale blocks, from an odd address. */
 START_TEST(expand_is_the_decoder)
 {
-    /* clang-format off */
-    static const struct { enum m3_dtype dtype; enum m3_scaling scaling; } forms[] = {
-        { M3_F64, M3_UNSCALED }, { M3_F32, M3_UNSCALED },   { M3_F16, M3_UNSCALED },
+    static const struct {
+        enum m3_dtype dtype;
+        enum m3_scaling scaling;
+    } forms[] = {
+        { M3_F64, M3_UNSCALED },  { M3_F32, M3_UNSCALED },          { M3_F16, M3_UNSCALED },
         { M3_BF16, M3_UNSCALED }, { M3_F8_E4M3, M3_SCALE_128X128 }, { M3_F8_E4M3, M3_SCALE_MX32 },
     };
-    /* clang-format on */
     enum { ROWS = 131, COLS = 259 };
     static unsigned char bytes[ROWS * COLS * 8 + 1], scales[ROWS * COLS * 4 + 1];
     static real got[COLS], want[COLS];
@@ -279,10 +280,12 @@ START_TEST(expand_is_the_decoder)
             float scale = (float)draw() * (float)(1 << 4 * i);
             memcpy(scales + 1 + 4 * i, &scale, 4);
         }
-        /* clang-format off */
-        const struct m3_weight w = { .data = bytes + 1, .scales = forms[f].scaling ? scales + 1 : NULL,
-                                     .dtype = forms[f].dtype, .scaling = forms[f].scaling, .rows = ROWS, .cols = COLS };
-        /* clang-format on */
+        const struct m3_weight w = { .data = bytes + 1,
+                                     .scales = forms[f].scaling ? scales + 1 : NULL,
+                                     .dtype = forms[f].dtype,
+                                     .scaling = forms[f].scaling,
+                                     .rows = ROWS,
+                                     .cols = COLS };
         for (int64_t row = 0; row < ROWS; row += 13)
             for (int64_t col = 0; col < COLS; col += 31)
                 for (int64_t n = 1; n <= COLS - col; n += 37) {
@@ -302,16 +305,19 @@ END_TEST
 /* The same for codes of 4 bits: groups of 16, 32 and 37 columns, with a global scale, and with zero points. */
 START_TEST(expand_packed_is_the_decoder)
 {
-    /* clang-format off */
     static const struct {
-        enum m3_dtype dtype, scale; enum m3_scaling scaling; int64_t group; double global; int divides;
+        enum m3_dtype dtype, scale;
+        enum m3_scaling scaling;
+        int64_t group;
+        double global;
+        int divides;
     } forms[] = {
         { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 13107.2, 1 },
         { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 0.3, 0 },
-        { M3_F4_E2M1, M3_F8_E8M0, M3_SCALE_MXFP4, 32, 0, 0 }, { M3_I4, M3_BF16, M3_SCALE_INT4, 37, 0, 0 },
+        { M3_F4_E2M1, M3_F8_E8M0, M3_SCALE_MXFP4, 32, 0, 0 },
+        { M3_I4, M3_BF16, M3_SCALE_INT4, 37, 0, 0 },
         { M3_I4, M3_F32, M3_SCALE_INT4_PAIRS, 32, 0, 0 },
     };
-    /* clang-format on */
     enum { ROWS = 20, MOST = 320 };
     static unsigned char bytes[ROWS * MOST + 1], scales[ROWS * MOST * 4 + 1], zeros[ROWS * MOST + 1];
     static real got[MOST], want[MOST];
@@ -321,12 +327,17 @@ START_TEST(expand_packed_is_the_decoder)
         for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(draw() * 128 + 128);
         for (size_t i = 0; i < sizeof zeros; i++) zeros[i] = (unsigned char)(draw() * 128 + 128);
         for (size_t i = 0; i < sizeof scales; i++) scales[i] = (unsigned char)(i % 119);
-        /* clang-format off */
-        const struct m3_weight w = { .data = bytes + 1, .scales = scales + 1, .dtype = forms[f].dtype,
-                                     .zeros = forms[f].group == 37 ? zeros + 1 : NULL, .scale_dtype = forms[f].scale,
-                                     .scaling = forms[f].scaling, .rows = ROWS, .cols = cols, .group = forms[f].group,
-                                     .global = forms[f].global, .divides = forms[f].divides };
-        /* clang-format on */
+        const struct m3_weight w = { .data = bytes + 1,
+                                     .scales = scales + 1,
+                                     .dtype = forms[f].dtype,
+                                     .zeros = forms[f].group == 37 ? zeros + 1 : NULL,
+                                     .scale_dtype = forms[f].scale,
+                                     .scaling = forms[f].scaling,
+                                     .rows = ROWS,
+                                     .cols = cols,
+                                     .group = forms[f].group,
+                                     .global = forms[f].global,
+                                     .divides = forms[f].divides };
         for (int64_t row = 0; row < ROWS; row += 3)
             for (int64_t col = 0; col < cols; col += 7)
                 for (int64_t n = 1; n <= cols - col; n += 31) {

@@ -689,17 +689,25 @@ Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("blame");
-    /* clang-format off */
-    const struct { const char *name; const TTest *test; int runs; } tests[] = {
-        { "defect_is_named", defect_is_named, 3 },          { "every_operator_at_once", every_operator_at_once, 3 },
-        { "defect_is_named_alone", defect_is_named_alone, 3 }, { "honest", honest, 3 },
-        { "rows", rows, 1 },                                { "adds_up", adds_up, 1 },
-        { "ids_that_are_none", ids_that_are_none, 1 },      { "ids_without_scores", ids_without_scores, 1 },
-        { "legal_other_choice", legal_other_choice, 1 },    { "no_numbers", no_numbers, 1 },
-        { "profiles", profiles, 1 },                        { "equal_scores", equal_scores, 1 },
+    const struct {
+        const char *name;
+        const TTest *test;
+        int runs;
+    } tests[] = {
+        { "defect_is_named", defect_is_named, 3 },
+        { "every_operator_at_once", every_operator_at_once, 3 },
+        { "defect_is_named_alone", defect_is_named_alone, 3 },
+        { "honest", honest, 3 },
+        { "rows", rows, 1 },
+        { "adds_up", adds_up, 1 },
+        { "ids_that_are_none", ids_that_are_none, 1 },
+        { "ids_without_scores", ids_without_scores, 1 },
+        { "legal_other_choice", legal_other_choice, 1 },
+        { "no_numbers", no_numbers, 1 },
+        { "profiles", profiles, 1 },
+        { "equal_scores", equal_scores, 1 },
         { "exact_is_rounded", exact_is_rounded, 1 },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
         TCase *test = tcase_create(tests[i].name);
         tcase_set_timeout(test, 300);

@@ -133,12 +133,17 @@ START_TEST(formulas)
         for (int i = 0; i < O; i++) q[i] = size * normal(&state);
         for (int i = 0; i < S * G * D; i++) k[i] = size * normal(&state), v[i] = normal(&state) + i % D;
         struct m3_bound lse = { .bound = lses[0], .walk = lses[1], .suspect = lses[2] };
-        /* clang-format off */
-        struct in in = { .op = c < 4 ? FULL : BLOCKS, .q = q, .k = k, .v = v, .blocks = blocks, .lse = &lse,
-                         .how = m3_arithmetic_f32(), .suspect = suspect };
-        in.attend = (struct m3_attend){ T, P0, Q, G, D, c % 4 > 1 ? seen : NULL, BLOCK, N,
-                                        c > 7 ? M3_SELECT_UNION : M3_SELECT_GROUP };
-        /* clang-format on */
+        struct in in = { .op = c < 4 ? FULL : BLOCKS,
+                         .q = q,
+                         .k = k,
+                         .v = v,
+                         .blocks = blocks,
+                         .lse = &lse,
+                         .how = m3_arithmetic_f32(),
+                         .suspect = suspect };
+        in.attend = (struct m3_attend){ T,     P0, Q,
+                                        G,     D,  c % 4 > 1 ? seen : NULL,
+                                        BLOCK, N,  c > 7 ? M3_SELECT_UNION : M3_SELECT_GROUP };
         const struct m3_bound out = run_bound(bound, walk, call, &in, O);
         ck_assert(out.n == 0 && out.f == 1 && lse.n == 0 && lse.f == 1);
         struct row row = new_row(D);

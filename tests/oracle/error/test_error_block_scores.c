@@ -64,10 +64,14 @@ START_TEST(block_scores)
         struct m3_semantics semantics = { .index_scale = c & 1 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1 };
         semantics.pool = c & 4 ? M3_POOL_LSE : M3_POOL_MAX;
         struct bounded in = { .q = qd, .k = kd, .how = m3_arithmetic_f32() };
-        /* clang-format off */
-        in.index = (struct m3_index){ .T = T, .p0 = P0, .G = G, .X = X, .block = BLOCK, .B = B,
-                                      .seen = c & 2 ? seen : NULL, .semantics = &semantics };
-        /* clang-format on */
+        in.index = (struct m3_index){ .T = T,
+                                      .p0 = P0,
+                                      .G = G,
+                                      .X = X,
+                                      .block = BLOCK,
+                                      .B = B,
+                                      .seen = c & 2 ? seen : NULL,
+                                      .semantics = &semantics };
         const struct m3_bound out = run_bound(bound, walk, call, &in, O);
         ck_assert(out.n == X && out.f == 2);
         struct m3_ctx ctx;

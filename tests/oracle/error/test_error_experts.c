@@ -210,14 +210,19 @@ struct big {
 static void make_big(struct big *b, double scale, uint64_t *state)
 {
     const int64_t each = BIG_F * BIG_H, slots = BIG_T * BIG_K;
-    /* clang-format off */
-    *b = (struct big){ .x = floats(BIG_T * BIG_H), .p = floats(slots), .w = floats(3 * BIG_E * each),
-                       .each = floats(slots * BIG_H), .routed = floats(BIG_T * BIG_H), .y = doubles(slots * BIG_H),
-                       .each_truth = doubles(slots * BIG_H), .truth = doubles(BIG_T * BIG_H),
-                       .bound = doubles(slots * BIG_H), .walk = doubles(slots * BIG_H),
-                       .whole = doubles(BIG_T * BIG_H), .whole_walk = doubles(BIG_T * BIG_H),
+    *b = (struct big){ .x = floats(BIG_T * BIG_H),
+                       .p = floats(slots),
+                       .w = floats(3 * BIG_E * each),
+                       .each = floats(slots * BIG_H),
+                       .routed = floats(BIG_T * BIG_H),
+                       .y = doubles(slots * BIG_H),
+                       .each_truth = doubles(slots * BIG_H),
+                       .truth = doubles(BIG_T * BIG_H),
+                       .bound = doubles(slots * BIG_H),
+                       .walk = doubles(slots * BIG_H),
+                       .whole = doubles(BIG_T * BIG_H),
+                       .whole_walk = doubles(BIG_T * BIG_H),
                        .ids = need(slots, sizeof *b->ids) };
-    /* clang-format on */
     fill(b->x, BIG_T * BIG_H, MIXED, state);
     for (int64_t i = 0; i < 3 * BIG_E * each; i++) b->w[i] = (float)(scale * normal(state) / sqrt(BIG_H));
     for (int64_t i = 0; i < slots; i++) b->p[i] = (float)fabs(normal(state));

@@ -241,10 +241,15 @@ START_TEST(storage)
     for (int c = 0; c < 12; c++) {
         const double u = 0x1p-8;
         const int only = c % 6;                 /* 4: all; 5: the sum of experts */
-        /* clang-format off */
-        struct layer a = { .what = only == 5 ? ROUTED : c % 2 ? EXPERTS : MLP, .T = 20, .H = H, .F = F, .factor = 2,
-                           .gate = gates[c % 3], .u_sum = only == 5 ? u : 0 };
-        /* clang-format on */
+        struct layer a = { .what = only == 5 ? ROUTED
+                                   : c % 2   ? EXPERTS
+                                             : MLP,
+                           .T = 20,
+                           .H = H,
+                           .F = F,
+                           .factor = 2,
+                           .gate = gates[c % 3],
+                           .u_sum = only == 5 ? u : 0 };
         a.storage = (struct m3_mlp_storage){ .gate = only == 0 || only == 4 ? u : 0,
                                              .up = only == 1 || only == 4 ? u : 0,
                                              .chain = only == 2 || only == 4 ? u : 0,

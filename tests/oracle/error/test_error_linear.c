@@ -260,15 +260,16 @@ static double defective(const struct dots *d, int64_t i, enum defect defect)
  * Seen to fail with B of squares, lambda n for lambda sqrt(n), GRID of 7 bits for 8. */
 START_TEST(defects)
 {
-    /* clang-format off */
-    static const struct { int64_t n; int counts[DEFECTS][2]; } table[] = {
+    static const struct {
+        int64_t n;
+        int counts[DEFECTS][2];
+    } table[] = {
         { 64, { { 998, 998 }, { 1000, 1000 }, { 1, 1 }, { 1000, 1000 }, { 1000, 1000 }, { 971, 975 }, { 945, 956 } } },
         { 128, { { 996, 999 }, { 996, 997 }, { 1, 1 }, { 1000, 1000 }, { 1000, 1000 }, { 911, 936 }, { 846, 906 } } },
         { 3072, { { 892, 988 }, { 502, 896 }, { 1, 1 }, { 996, 1000 }, { 994, 1000 }, { 8, 491 }, { 0, 12 } } },
         { 6144, { { 757, 979 }, { 123, 754 }, { 0, 1 }, { 986, 1000 }, { 991, 999 }, { 0, 230 }, { 0, 0 } } },
         { 12288, { { 568, 968 }, { 0, 528 }, { 0, 1 }, { 966, 998 }, { 980, 1000 }, { 0, 77 }, { 0, 0 } } },
     };
-    /* clang-format on */
     uint64_t state = 74;
     for (int i = 0; i < 5; i++) {
         struct dots d;

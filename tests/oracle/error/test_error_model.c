@@ -28,8 +28,10 @@ static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong
     return result;
 }
 
-/* clang-format off */
-static const struct { const char *model, *path; int64_t least; } cases[] = {
+static const struct {
+    const char *model, *path;
+    int64_t least;
+} cases[] = {
     { "golden/tiny/model", "golden/tiny/case.safetensors", 115 },
     { "golden/tiny/model", "golden/vision/two_case.safetensors", 160 },
     { "golden/mxfp8/model", "golden/mxfp8/case.safetensors", 50 },
@@ -38,7 +40,6 @@ static const struct { const char *model, *path; int64_t least; } cases[] = {
     { "golden/mtp/model", "golden/mtp/case.safetensors", 110 },
     { "golden/tiny/model", "golden/readings/mask_case.safetensors", 115 },
 };
-/* clang-format on */
 
 /* Goal:  a correct pass in float is within its bounds at every tap, on the tap's own inputs.
  * Given: models with stored types of all kinds, pictures, modules, a mask; both bodies of linear.

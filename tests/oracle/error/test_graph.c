@@ -299,14 +299,24 @@ START_TEST(steps)
     struct m3_config *c = &model->config;
     struct m3_semantics s = c->semantics;
     struct m3_arithmetic how = m3_arithmetic_f32();
-    /* clang-format off */
-    const struct { enum m3_tap tap; int64_t n, f; } rows[] = {
-        { M3_TAP_ATTN_NORM, (c->H + 1) / 2, 8 }, { M3_TAP_Q_NORM, (c->D + 1) / 2, 8 }, { M3_TAP_Q_ROPE, 0, 3 },
-        { M3_TAP_ATTN, 0, 1 }, { M3_TAP_ATTN_LSE, 0, 1 }, { M3_TAP_ATTN_OUT, c->Q * c->D, 0 }, { M3_TAP_MID, 0, 2 },
-        { M3_TAP_ROUTER_SCORES, 0, 6 }, { M3_TAP_EXPERT_WEIGHTS, c->K, 1 }, { M3_TAP_EXPERT_OUT, 0, 1 },
-        { M3_TAP_ROUTED, c->K, 1 }, { M3_TAP_MLP_ACT, 0, 9 }, { M3_TAP_INDEX_BLOCK_SCORES, c->X, 2 },
+    const struct {
+        enum m3_tap tap;
+        int64_t n, f;
+    } rows[] = {
+        { M3_TAP_ATTN_NORM, (c->H + 1) / 2, 8 },
+        { M3_TAP_Q_NORM, (c->D + 1) / 2, 8 },
+        { M3_TAP_Q_ROPE, 0, 3 },
+        { M3_TAP_ATTN, 0, 1 },
+        { M3_TAP_ATTN_LSE, 0, 1 },
+        { M3_TAP_ATTN_OUT, c->Q * c->D, 0 },
+        { M3_TAP_MID, 0, 2 },
+        { M3_TAP_ROUTER_SCORES, 0, 6 },
+        { M3_TAP_EXPERT_WEIGHTS, c->K, 1 },
+        { M3_TAP_EXPERT_OUT, 0, 1 },
+        { M3_TAP_ROUTED, c->K, 1 },
+        { M3_TAP_MLP_ACT, 0, 9 },
+        { M3_TAP_INDEX_BLOCK_SCORES, c->X, 2 },
     };
-    /* clang-format on */
     int64_t n, f, moe = 0, dense = 0;
     while (!m3_config_moe(c, moe)) moe++;
     while (m3_config_moe(c, dense)) dense++;

@@ -35,14 +35,20 @@ static double bf16(double x) { return rounded(x, 7, -133); }
 
 static struct m3_tier_result judge(const struct m3_recomputed *made, const double *got)
 {
-    /* clang-format off */
     const struct m3_two_sides tap = {
-        .reference = made->y.values, .candidate = got, .bound = made->bound, .walk = made->walk,
+        .reference = made->y.values,
+        .candidate = got,
+        .bound = made->bound,
+        .walk = made->walk,
         .suspect = made->suspect,
-        .extra = made->y.off.error, .extra_variance = made->y.off.variance, .count = made->y.rows * made->y.width,
-        .n = made->n, .f = made->f, .u = 0x1p-24, .stored = M3_BF16,
+        .extra = made->y.off.error,
+        .extra_variance = made->y.off.variance,
+        .count = made->y.rows * made->y.width,
+        .n = made->n,
+        .f = made->f,
+        .u = 0x1p-24,
+        .stored = M3_BF16,
     };
-    /* clang-format on */
     ck_assert(made->y.values != NULL);
     return m3_verdict_of(&tap);
 }

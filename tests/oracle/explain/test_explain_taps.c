@@ -215,10 +215,14 @@ static unsigned char seen_operators[M3_OPERATORS];
 static void explain(enum m3_tap tap, int64_t layer, int64_t row, const char *channel)
 {
     struct m3_explanation e;
-    /* clang-format off */
-    const struct m3_explain_how how = { .model = pass.model, .the_case = &pass.the_case, .semantics = &pass.semantics,
-                                        .threads = 1, .tap = tap, .layer = layer, .row = row, .channel = channel };
-    /* clang-format on */
+    const struct m3_explain_how how = { .model = pass.model,
+                                        .the_case = &pass.the_case,
+                                        .semantics = &pass.semantics,
+                                        .threads = 1,
+                                        .tap = tap,
+                                        .layer = layer,
+                                        .row = row,
+                                        .channel = channel };
     const int status = m3_explain_tap(&e, &how, &pass.error);
     if (status) m3_error_print(&pass.error, stderr);
     ck_assert_msg(status == M3_OK, "%s, row %d, channel %s", e.name, (int)row, channel ? channel : "-");

@@ -86,12 +86,13 @@ END_TEST
  * Seen to fail with `rows` for both, and with `vision.rows` for merged rows. */
 START_TEST(rows_of_patches)
 {
-    /* clang-format off */
-    static const struct { const char *tap; int of_patches, of_tokens; } taps[] = {
+    static const struct {
+        const char *tap;
+        int of_patches, of_tokens;
+    } taps[] = {
         { "vision.pre_norm", 1, 0 }, { "vision.layers.1.norm1", 1, 0 }, { "projector.linear_2", 1, 0 },
-        { "embed", 0, 1 }, { "projector.merged", 0, 0 }, { "projector.out", 0, 0 },
+        { "embed", 0, 1 },           { "projector.merged", 0, 0 },      { "projector.out", 0, 0 },
     };
-    /* clang-format on */
     const int32_t rows[2] = { 1, 4 }, patches[2] = { 2, 3 };
     double all[8][2], some[2][2];
     for (int i = 0; i < 8; i++) all[i][0] = i, all[i][1] = -i;

@@ -91,11 +91,14 @@ static int64_t lists[64];
 
 static struct m3_decision decision_of(const struct trial *c, const int64_t *want, const int64_t *got)
 {
-    /* clang-format off */
-    struct m3_decision d = { .want = want, .got = got, .width = c->k, .limit = IDS, .ties_lowest = c->lowest,
+    struct m3_decision d = { .want = want,
+                             .got = got,
+                             .width = c->k,
+                             .limit = IDS,
+                             .ties_lowest = c->lowest,
                              .scores = { .score = c->score, .bound = c->bound, .forced = c->forced, .ids = IDS },
-                             .lists = lists, .marks = marks };
-    /* clang-format on */
+                             .lists = lists,
+                             .marks = marks };
     if (c->twinned) d.scores.twins[0] = c->score, d.scores.twins[1] = c->bias;
     return d;
 }
@@ -291,16 +294,20 @@ START_TEST(unsound_lists)
 {
     struct trial c = { .bound = { 9, 9, 9, 9, 9 }, .k = 3, .lowest = 1 };
     const int64_t want[3] = { 1, 3, -1 };
-    /* clang-format off */
-    const struct { int64_t got[3]; enum m3_choice choice; const char *fault; } cases[] = {
-        { { 1, 3, -1 }, M3_CHOICE_IDENTICAL, NULL },        { { 3, -1, 1 }, M3_CHOICE_PERMUTED, NULL },
-        { { 0, 2, -1 }, M3_CHOICE_ADMISSIBLE, NULL },       { { 1, -1, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
+    const struct {
+        int64_t got[3];
+        enum m3_choice choice;
+        const char *fault;
+    } cases[] = {
+        { { 1, 3, -1 }, M3_CHOICE_IDENTICAL, NULL },
+        { { 3, -1, 1 }, M3_CHOICE_PERMUTED, NULL },
+        { { 0, 2, -1 }, M3_CHOICE_ADMISSIBLE, NULL },
+        { { 1, -1, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
         { { 0, 1, 3 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
         { { 1, 1, -1 }, M3_CHOICE_INADMISSIBLE, "duplicate id" },
         { { 1, 5, -1 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
         { { 1, -2, -1 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct m3_decision d = decision_of(&c, want, cases[i].got);
         d.padded = 1;
@@ -516,11 +523,13 @@ START_TEST(measured_rates)
             m3_choice_by_logits(score, bound, z, h, bias, E, &how);
             choose(got[0], plain, bias, 0);
             choose(got[1], rounded, bias, 1);
-            /* clang-format off */
-            struct m3_decision d = { .want = want, .width = K, .limit = E, .ties_lowest = 1,
-                                     .scores = { .score = score, .bound = bound, .ids = E }, .lists = lists,
+            struct m3_decision d = { .want = want,
+                                     .width = K,
+                                     .limit = E,
+                                     .ties_lowest = 1,
+                                     .scores = { .score = score, .bound = bound, .ids = E },
+                                     .lists = lists,
                                      .marks = room };
-            /* clang-format on */
             for (int k = 0; k < K; k++) {
                 want[k] = -1;
                 for (int e = 0; e < E; e++) {

@@ -157,10 +157,10 @@ static struct m3_known value_of(double **values, int32_t **ids, enum m3_tap tap,
     for (int64_t i = 0; i < t->count; i++)
         if (is_ids) (*ids)[i] = (int32_t)m3_decode(t->dtype, t->data, i);
         else (*values)[i] = m3_decode(t->dtype, t->data, i);
-    /* clang-format off */
-    return (struct m3_known){ .values = is_ids ? NULL : *values, .ids = is_ids ? *ids : NULL, .rows = t->shape[0],
+    return (struct m3_known){ .values = is_ids ? NULL : *values,
+                              .ids = is_ids ? *ids : NULL,
+                              .rows = t->shape[0],
                               .width = t->count / t->shape[0] };
-    /* clang-format on */
 }
 
 /* Does the tap need a matrix? */

@@ -220,12 +220,15 @@ END_TEST
 /* Seen to fail with only the reference's format checked. */
 START_TEST(formats)
 {
-    /* clang-format off */
-    const struct { const char *key, *value; int status; } files[] = {
-        { "format", "m3ref-dump", M3_OK }, { "format", "pt", M3_BAD_INPUT },
-        { "format_version", "1", M3_OK }, { "format_version", "2", M3_BAD_INPUT },
+    const struct {
+        const char *key, *value;
+        int status;
+    } files[] = {
+        { "format", "m3ref-dump", M3_OK },
+        { "format", "pt", M3_BAD_INPUT },
+        { "format_version", "1", M3_OK },
+        { "format_version", "2", M3_BAD_INPUT },
     };
-    /* clang-format on */
     for (int i = 0; i < 4; i++) {
         for (int side = 0; side < 2; side++) {
             write_meta(reference_path, files[i].key, side == 0 ? files[i].value : NULL);

@@ -232,11 +232,17 @@ static struct m3_tier_result judge(const struct side *ref, const struct side *go
     }
     if (bf16) m3_propagate_store(&extra, ref->y, T * N, 0x1p-8, 0);
     m3_ctx_free(&ctx);
-    /* clang-format off */
-    const struct m3_two_sides tap = { .reference = ref->y, .candidate = got->y, .bound = bound, .walk = walk,
-                                       .extra = error, .extra_variance = variance, .count = T * N, .n = out.n,
-                                       .f = out.f, .u = 0x1p-24, .stored = bf16 ? M3_BF16 : M3_F32 };
-    /* clang-format on */
+    const struct m3_two_sides tap = { .reference = ref->y,
+                                      .candidate = got->y,
+                                      .bound = bound,
+                                      .walk = walk,
+                                      .extra = error,
+                                      .extra_variance = variance,
+                                      .count = T * N,
+                                      .n = out.n,
+                                      .f = out.f,
+                                      .u = 0x1p-24,
+                                      .stored = bf16 ? M3_BF16 : M3_F32 };
     return m3_verdict_of(&tap);
 }
 

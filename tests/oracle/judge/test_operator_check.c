@@ -178,8 +178,10 @@ END_TEST
  * Seen to fail with nothing recomputed, with drift not measured, with 1000 times the steps. */
 START_TEST(local)
 {
-    /* clang-format off */
-    static const struct { const char *tap, *reader, *after; change *how; } cases[] = {
+    static const struct {
+        const char *tap, *reader, *after;
+        change *how;
+    } cases[] = {
         { "layers.1.attn_norm", NULL, "layers.1.out", scale },
         { "layers.1.q_rope", "layers.1.attn", "layers.1.mid", one_element },
         { "layers.1.mlp.act", NULL, "layers.1.out", scale },
@@ -188,7 +190,6 @@ START_TEST(local)
         { "layers.3.attn_out", "layers.3.mid", "layers.3.out", scale },
         { "logits", NULL, "layers.4.out", scale },
     };
-    /* clang-format on */
     rewrite(in_folder("float"), in_folder("candidate"), cases[_i].tap, cases[_i].how, NULL);
     ck_assert_int_eq(compare_with(""), 1);
     ck_assert(says(NULL, "first_divergence", cases[_i].tap));
@@ -346,15 +347,17 @@ END_TEST
  * Seen to fail with `.inside` 100 times as large, for the three in experts. */
 START_TEST(mistakes_under_bf16)
 {
-    /* clang-format off */
     static const char *const mistakes[][2] = {
-        { "act.params_dropped", "layers.2.moe.expert_out" }, { "act.swap", "layers.2.moe.expert_out" },
-        { "act.interleaved", "layers.2.moe.expert_out" },    { "act.alpha", "layers.0.mlp.act" },
-        { "act.silu", "layers.0.mlp.act" },                  { "moe.no_scale", "layers.2.moe.routed" },
-        { "moe.no_scale:twice", "layers.2.moe.routed" },     { "moe.scale_shared", "layers.2.mlp" },
+        { "act.params_dropped", "layers.2.moe.expert_out" },
+        { "act.swap", "layers.2.moe.expert_out" },
+        { "act.interleaved", "layers.2.moe.expert_out" },
+        { "act.alpha", "layers.0.mlp.act" },
+        { "act.silu", "layers.0.mlp.act" },
+        { "moe.no_scale", "layers.2.moe.routed" },
+        { "moe.no_scale:twice", "layers.2.moe.routed" },
+        { "moe.scale_shared", "layers.2.mlp" },
         { "moe.no_shared", "layers.2.mlp" },
     };
-    /* clang-format on */
     if (!in_slice(_i, 3)) return;
     make_bf16(in_folder("candidate"), mistakes[_i][0]);
     ck_assert_int_eq(compare_with("--profile bf16"), 1);

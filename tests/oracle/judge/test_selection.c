@@ -44,8 +44,12 @@ static const struct m3_stage *judge_blocks(const int32_t *want, const double *wa
 START_TEST(kinds_of_sets)
 {
     const int32_t want[N] = { 0, 3, 5, -1 };
-    /* clang-format off */
-    const struct { int32_t got[N]; enum m3_choice choice; int want, id; const char *note; } cases[] = {
+    const struct {
+        int32_t got[N];
+        enum m3_choice choice;
+        int want, id;
+        const char *note;
+    } cases[] = {
         { { 0, 3, 5, -1 }, M3_CHOICE_IDENTICAL, 0, 0, NULL },
         { { 5, 0, 3, -1 }, M3_CHOICE_PERMUTED, -1, -1, NULL },
         { { 0, -1, 3, 5 }, M3_CHOICE_PERMUTED, -1, -1, NULL },
@@ -58,7 +62,6 @@ START_TEST(kinds_of_sets)
         { { 0, 3, 3, -1 }, M3_CHOICE_INADMISSIBLE, 5, 3, "duplicate id" },
         { { 0, 3, -2, -1 }, M3_CHOICE_INADMISSIBLE, 5, -2, "id out of range" },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct m3_stage *stage = judge_blocks(want, NULL, cases[i].got, NULL);
         int bad = cases[i].choice == M3_CHOICE_INADMISSIBLE;
@@ -94,16 +97,21 @@ START_TEST(blocks_that_the_row_does_not_see)
 {
     const double scores[B] = { 3, -INFINITY, 1, 4, 2, -INFINITY, -INFINITY };
     const int32_t want[N] = { 0, 3, 5, -1 };
-    /* clang-format off */
-    const struct { int32_t got[N]; enum m3_choice choice; const char *note; } cases[] = {
-        { { 0, 3, 5, 6 }, M3_CHOICE_IDENTICAL, NULL },              { { 6, 5, 3, 0 }, M3_CHOICE_PERMUTED, NULL },
+    const struct {
+        int32_t got[N];
+        enum m3_choice choice;
+        const char *note;
+    } cases[] = {
+        { { 0, 3, 5, 6 }, M3_CHOICE_IDENTICAL, NULL },
+        { { 6, 5, 3, 0 }, M3_CHOICE_PERMUTED, NULL },
         { { 0, 1, 3, 5 }, M3_CHOICE_PERMUTED, NULL },
-        { { 0, 3, 6, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" }, { { 3, 5, 6, 1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
-        { { 0, 3, 5, 2 }, M3_CHOICE_INADMISSIBLE, "wrong count" },  { { 2, 3, 5, 6 }, M3_CHOICE_INADMISSIBLE, "another set" },
+        { { 0, 3, 6, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
+        { { 3, 5, 6, 1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
+        { { 0, 3, 5, 2 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
+        { { 2, 3, 5, 6 }, M3_CHOICE_INADMISSIBLE, "another set" },
         { { 0, 3, 5, 7 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
         { { 0, 3, 3, 6 }, M3_CHOICE_INADMISSIBLE, "duplicate id" },
     };
-    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct m3_stage *stage = judge_blocks(want, scores, cases[i].got, NULL);
         ck_assert_int_eq(stage->choice, cases[i].choice);
@@ -230,11 +238,15 @@ START_TEST(shapes_of_selections)
 {
     const int32_t ids[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     const float floats[8] = { 0 };
-    /* clang-format off */
-    const struct { enum m3_dtype dtype; int64_t shape[3]; } others[] = {
-        { M3_I32, { 2, 2, 2 } }, { M3_I32, { 1, 2, 4 } }, { M3_I32, { 2, 4, -1 } }, { M3_F32, { 2, 1, 4 } },
+    const struct {
+        enum m3_dtype dtype;
+        int64_t shape[3];
+    } others[] = {
+        { M3_I32, { 2, 2, 2 } },
+        { M3_I32, { 1, 2, 4 } },
+        { M3_I32, { 2, 4, -1 } },
+        { M3_F32, { 2, 1, 4 } },
     };
-    /* clang-format on */
     for (int i = 0; i < 4; i++) {
         dump_one(reference_path, BLOCKS, M3_I32, ids, 2, 1, 4);
         dump_one(candidate_path, BLOCKS, others[i].dtype, others[i].dtype == M3_F32 ? (const void *)floats : ids,

@@ -190,11 +190,12 @@ END_TEST
 START_TEST(infinities)
 {
     const double want[5] = { 1, -INFINITY, 2, INFINITY, 0.5 };
-    /* clang-format off */
-    const struct { int at; double got; } broken[] = {
+    const struct {
+        int at;
+        double got;
+    } broken[] = {
         { 1, -1e308 }, { 1, INFINITY }, { 3, -INFINITY }, { 3, 7 }, { 0, -INFINITY }, { 4, INFINITY },
     };
-    /* clang-format on */
     double got[5];
     memcpy(got, want, sizeof got);
     got[2] = 2.5;
@@ -255,11 +256,12 @@ START_TEST(dtypes)
     const float f32[2] = { 1.5f, -2 };
     const double f64[2] = { 1.5, -2 };
     const int32_t i32[2] = { 1, -2 };
-    /* clang-format off */
-    const struct { enum m3_dtype dtype; const void *data; } forms[] = {
+    const struct {
+        enum m3_dtype dtype;
+        const void *data;
+    } forms[] = {
         { M3_BF16, bf16 }, { M3_F16, f16 }, { M3_F32, f32 }, { M3_F64, f64 }, { M3_I32, i32 },
     };
-    /* clang-format on */
     for (int i = 0; i < 5; i++) {
         for (int j = 0; j < 5; j++) {
             dump_one(reference_path, "embed", forms[i].dtype, forms[i].data, 1, 2, -1);

@@ -10,14 +10,15 @@
 static char *escaped(const char *expected)
 {
     char *text = calloc(6, strlen(expected) + 1), *end = text;
-    /* clang-format off */
     for (; *expected; expected++) {
-        const char *as = *expected == '&' ? "&amp;" : *expected == '<' ? "&lt;" : *expected == '>' ? "&gt;"
-                       : *expected == '"' ? "&quot;" : NULL;
+        const char *as = *expected == '&'   ? "&amp;"
+                         : *expected == '<' ? "&lt;"
+                         : *expected == '>' ? "&gt;"
+                         : *expected == '"' ? "&quot;"
+                                            : NULL;
         end += as ? sprintf(end, "%s", as) : sprintf(end, "%c", *expected);
     }
     return text;
-    /* clang-format on */
 }
 
 static const char *check_case(const char *at, const struct m3_stage *stage, const char *layer)

@@ -41,11 +41,14 @@ static void end_subject(struct subject *s)
 
 static struct m3_envelope_plan plan_of(const struct subject *s, int64_t runs, uint64_t seed, int threads)
 {
-    /* clang-format off */
-    return (struct m3_envelope_plan){ .model = s->model, .c = &s->c, .semantics = &s->model->config.semantics,
-                                      .profile = s->profile, .threads = threads, .runs = runs, .seed = seed,
+    return (struct m3_envelope_plan){ .model = s->model,
+                                      .c = &s->c,
+                                      .semantics = &s->model->config.semantics,
+                                      .profile = s->profile,
+                                      .threads = threads,
+                                      .runs = runs,
+                                      .seed = seed,
                                       .command = "test" };
-    /* clang-format on */
 }
 
 static void make(const struct m3_envelope_plan *plan, const char *path)
@@ -330,11 +333,14 @@ START_TEST(honest)
 
     struct candidate candidate = { .truth = file_of(in_folder("truth")) };
     const struct m3_force force = { .self = &candidate, .replace = round_tap };
-    /* clang-format off */
-    const struct m3_request request = { .ids = s.c.ids, .positions = s.c.positions, .T = s.c.T,
-                                        .end_layer = s.model->config.layers, .semantics = plan.semantics,
-                                        .linear = M3_LINEAR_ORDERED, .threads = 1, .force = &force };
-    /* clang-format on */
+    const struct m3_request request = { .ids = s.c.ids,
+                                        .positions = s.c.positions,
+                                        .T = s.c.T,
+                                        .end_layer = s.model->config.layers,
+                                        .semantics = plan.semantics,
+                                        .linear = M3_LINEAR_ORDERED,
+                                        .threads = 1,
+                                        .force = &force };
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_engine_f32()->forward(s.model, &request, &error), M3_OK);
 

@@ -592,16 +592,23 @@ END_TEST
  * Seen to fail with a list's worth of keys taken for more. */
 START_TEST(what_is_lacking)
 {
-    /* clang-format off */
-    static const struct { const char *id, *missing; } m2[] = {
-        { "select.union", "a sparse layer" }, { "norm.no_plus_one", "norms of Gemma's form" },
-        { "norm.qk_plain", "a norm of each head of q and k" }, { "act.alpha", "the activation of SwiGLU-OAI" },
-        { "moe.no_shared", "a shared expert" }, { "quant.requant", "matrices with a scale per 32 columns" },
-        { "vision.gelu_tanh", "a picture" }, { "vision.no_boundary", "a second picture, or a long video" },
-        { "mtp.row0", "a module of multi-token prediction" }, { "rope.fp32_angle", "a position of 10,000 or more" },
-        { "rope.full", NULL }, { "gqa.tile", NULL }, { "router.no_bias", NULL },
+    static const struct {
+        const char *id, *missing;
+    } m2[] = {
+        { "select.union", "a sparse layer" },
+        { "norm.no_plus_one", "norms of Gemma's form" },
+        { "norm.qk_plain", "a norm of each head of q and k" },
+        { "act.alpha", "the activation of SwiGLU-OAI" },
+        { "moe.no_shared", "a shared expert" },
+        { "quant.requant", "matrices with a scale per 32 columns" },
+        { "vision.gelu_tanh", "a picture" },
+        { "vision.no_boundary", "a second picture, or a long video" },
+        { "mtp.row0", "a module of multi-token prediction" },
+        { "rope.fp32_angle", "a position of 10,000 or more" },
+        { "rope.full", NULL },
+        { "gqa.tile", NULL },
+        { "router.no_bias", NULL },
     };
-    /* clang-format on */
     static const struct run_case small = { "m2", "golden/m2/model", "golden/m2/case.safetensors", NULL };
     open_case(&small);
     for (size_t i = 0; i < sizeof m2 / sizeof m2[0]; i++) {

@@ -126,10 +126,14 @@ int m3_error_attend_backward(struct m3_ctx *ctx, double *dq, double *dk, double 
 {
     const struct m3_attend *d = &x->d;
     const int64_t S = d->p0 + d->T;
-    /* clang-format off */
-    const struct attending a = { .x = x, .how = how, .dq = dq, .dk = dk, .dv = dv, .scale = 1 / sqrt((double)d->D),
-                               };
-    /* clang-format on */
+    const struct attending a = {
+        .x = x,
+        .how = how,
+        .dq = dq,
+        .dk = dk,
+        .dv = dv,
+        .scale = 1 / sqrt((double)d->D),
+    };
     const int team = m3_team(ctx, d->T * d->Q * d->D * S) < d->G ? m3_team(ctx, d->T * d->Q * d->D * S) : (int)d->G;
     size_t mark = m3_scratch_mark(ctx);
     double *memory = m3_scratch_take(ctx, 6 * S * team, sizeof *memory);

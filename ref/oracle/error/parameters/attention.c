@@ -56,11 +56,15 @@ static int of_text(struct m3_recomputing *m, const struct moved *to)
 {
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
-    /* clang-format off */
-    const struct m3_attend d = { .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .Q = c->Q, .G = c->G, .D = c->D,
-                                 .seen = the_case->seen, .block = c->block, .N = c->N,
+    const struct m3_attend d = { .T = m->rows,
+                                 .p0 = the_case->p0 + m->numbers[0],
+                                 .Q = c->Q,
+                                 .G = c->G,
+                                 .D = c->D,
+                                 .seen = the_case->seen,
+                                 .block = c->block,
+                                 .N = c->N,
                                  .selection = m->setting->semantics->selection };
-    /* clang-format on */
     return m3_attended_causal(m->ctx, at_row, to, scratch, m->in[0].x, m->in[1].x, m->in[2].x, m->in[3].ids, &d);
 }
 

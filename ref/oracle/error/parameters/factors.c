@@ -49,11 +49,15 @@ int m3_by_index_scale(struct m3_recomputing *m)
     const struct m3_case *the_case = m->setting->the_case;
     const struct m3_semantics *semantics = m->setting->semantics;
     const int64_t places = the_case->p0 + m3_tap_rows(m->setting, m->tap, m->layer);
-    /* clang-format off */
-    const struct m3_index d = { .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .G = c->G, .X = c->X,
-                                .block = c->block, .N = c->N, .B = (places + c->block - 1) / c->block,
-                                .seen = the_case->seen, .semantics = semantics };
-    /* clang-format on */
+    const struct m3_index d = { .T = m->rows,
+                                .p0 = the_case->p0 + m->numbers[0],
+                                .G = c->G,
+                                .X = c->X,
+                                .block = c->block,
+                                .N = c->N,
+                                .B = (places + c->block - 1) / c->block,
+                                .seen = the_case->seen,
+                                .semantics = semantics };
     const double scale = semantics->index_scale == M3_INDEX_SCALE_RSQRT ? 1 / sqrt((double)c->X) : 1;
     const struct scored to = { m->in[0].x, m->in[1].x, &d, m->y, scale };
     /* Errors of keys are the same in all rows. */

@@ -2,14 +2,17 @@
 #ifndef M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_H
 #define M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_H
 
-/* clang-format off */
 enum m3_companion_field {
-    M3_COMPANION_BOUND, M3_COMPANION_WALK, M3_COMPANION_GAIN, M3_COMPANION_INTERMEDIATES,
-    M3_COMPANION_INTERMEDIATES_WALK, M3_COMPANION_MARGIN,
-    M3_COMPANION_WEIGHT, M3_COMPANION_BIAS,     /* of the operator, not of the tap's elements */
+    M3_COMPANION_BOUND,
+    M3_COMPANION_WALK,
+    M3_COMPANION_GAIN,
+    M3_COMPANION_INTERMEDIATES,
+    M3_COMPANION_INTERMEDIATES_WALK,
+    M3_COMPANION_MARGIN,
+    M3_COMPANION_WEIGHT,
+    M3_COMPANION_BIAS,     /* of the operator, not of the tap's elements */
     M3_COMPANION_FIELDS,
 };
-/* clang-format on */
 extern const char *const m3_companion_names[M3_COMPANION_FIELDS];
 
 #endif

@@ -9,14 +9,12 @@
 #include "oracle/judge/align.h"
 
 /* The tensors "<tap>.<name>". */
-/* clang-format off */
 enum m3_row_field {
     M3_ROW_SIZE,        /* F64 [rows]: L2 of each row of the truth */
     M3_ROW_ERROR,       /* F32 [runs,rows]: |run - truth| / |truth| of each row */
     M3_ROW_RUNS,        /* BF16 [runs,rows,columns]: run - truth, of at most M3_ROW_COLUMNS evenly spaced columns */
     M3_ROW_FIELDS,
 };
-/* clang-format on */
 enum { M3_ROW_COLUMNS = 1024 };
 extern const char *const m3_row_names[M3_ROW_FIELDS];
 

@@ -227,13 +227,20 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
     ck_assert_str_eq(made.missing, "");
     int64_t *numbers = need(made.y.rows, sizeof *numbers);
     for (int64_t r = 0; r < made.y.rows; r++) numbers[r] = r;
-    /* clang-format off */
     const struct m3_two_sides values = {
-        .reference = made.y.values, .candidate = got, .bound = made.bound, .walk = made.walk, .suspect = made.suspect,
-        .extra = made.y.off.error, .extra_variance = made.y.off.variance, .count = made.y.rows * made.y.width,
-        .n = made.n, .f = made.f, .u = 0x1p-24, .stored = M3_BF16,
+        .reference = made.y.values,
+        .candidate = got,
+        .bound = made.bound,
+        .walk = made.walk,
+        .suspect = made.suspect,
+        .extra = made.y.off.error,
+        .extra_variance = made.y.off.variance,
+        .count = made.y.rows * made.y.width,
+        .n = made.n,
+        .f = made.f,
+        .u = 0x1p-24,
+        .stored = M3_BF16,
     };
-    /* clang-format on */
     const struct m3_parameter_question q = { tap, layer, &values, numbers, made.y.rows, made.y.width };
     struct m3_tier_result result = m3_verdict_of(&values);
     ck_assert_int_eq(m3_parameters_test(&result, trace, &p.setting, &q, &p.error), 0);

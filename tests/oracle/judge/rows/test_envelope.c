@@ -13,10 +13,12 @@ START_TEST(ranks)
     struct m3_error error = { 0 };
     struct m3_profile *profile;
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
-    /* clang-format off */
-    const struct envelope_strings strings = { "m3ref-envelope", "fp32", m3_profile_sha256(profile), "m", "c",
+    const struct envelope_strings strings = { "m3ref-envelope",
+                                              "fp32",
+                                              m3_profile_sha256(profile),
+                                              "m",
+                                              "c",
                                               "layers.3.index.blocks,layers.3.moe.experts,layers.4.moe.experts" };
-    /* clang-format on */
     const double eight[] = { 0.0625, 0.125, 0.25, 0.25, 0.3125, 0.34375, 0.359375, 0.375 };
     write_envelope(in_folder("env"), &strings, logits, 1, eight, 8);
     struct m3_envelope *envelope = opened(in_folder("env"), profile);
