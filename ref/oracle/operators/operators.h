@@ -25,7 +25,8 @@ enum m3_role {
     M3_ROLE_NOISY,              /* what the router and the experts read in training */
     M3_ROLE_INCOMING,           /* the gradient that arrives at the output of the forward operator */
     M3_ROLE_GRADIENT,           /* an output: the gradient of an operand */
-    M3_ROLE_OPERAND, M3_ROLE_RESULT,    /* reals of an operator that no model has */
+    M3_ROLE_OPERAND,
+    M3_ROLE_RESULT,    /* reals of an operator that no model has */
 };
 
 struct m3_operand_row {
