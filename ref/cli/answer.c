@@ -1,7 +1,6 @@
 #include "cli/answer.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,31 +10,6 @@
 #include "cli/paths.h"
 #include "model/files/case.h"
 #include "oracle/error/profile.h"
-
-static int parse_real(double *number, const char *flag, const char *text, double high, int open, struct m3_error *error)
-{
-    char *end;
-    errno = 0;
-    *number = strtod(text, &end);
-    if (!errno && end != text && !*end && *number >= 0 && *number <= high && !(open && *number == 0)) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s 0 to %g", flag, text, open ? "above" : "from",
-                   high);
-}
-
-int m3_cli_answer_option(struct m3_cli_answer *a, int option, struct m3_error *error)
-{
-    switch (option) {
-    case M3_CLI_TEMPERATURE:
-        a->states_sampling = 1;
-        return parse_real(&a->sampling.temperature, "--temperature", optarg, 1e6, 0, error);
-    case M3_CLI_TOP_K: return m3_cli_number(&a->sampling.top_k, "--top-k", optarg, 0, INT32_MAX, error);
-    case M3_CLI_TOP_P: return parse_real(&a->sampling.top_p, "--top-p", optarg, 1, 1, error);
-    case M3_CLI_PROCESSED: a->processed = 1; break;
-    case M3_CLI_NO_CAUSES: a->no_causes = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
-}
 
 int m3_cli_answer_given(const struct m3_cli_answer *a)
 {

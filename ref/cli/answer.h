@@ -12,19 +12,7 @@ struct m3_cli_answer {
     int processed, no_causes;
 };
 
-/* The values that getopt_long returns for the options of answers alone. */
-enum { M3_CLI_TEMPERATURE = 768, M3_CLI_TOP_K, M3_CLI_TOP_P, M3_CLI_PROCESSED, M3_CLI_NO_CAUSES };
-#define M3_CLI_ANSWER_OPTIONS                                                                                          \
-    { "temperature", required_argument, NULL, M3_CLI_TEMPERATURE },                                                    \
-        { "top-k", required_argument, NULL, M3_CLI_TOP_K }, { "top-p", required_argument, NULL, M3_CLI_TOP_P },        \
-        { "processed", no_argument, NULL, M3_CLI_PROCESSED },                                                          \
-    {                                                                                                                  \
-        "no-causes", no_argument, NULL, M3_CLI_NO_CAUSES                                                               \
-    }
-
-/* Takes such an option, whose value is optarg; -1: it is none. */
-int m3_cli_answer_option(struct m3_cli_answer *a, int option, struct m3_error *error);
-/* Was one of them given? */
+/* Was an option of answers alone given? */
 int m3_cli_answer_given(const struct m3_cli_answer *a);
 
 struct m3_cli_answer_plan {

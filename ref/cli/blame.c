@@ -1,17 +1,35 @@
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/candidate.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "oracle/batch/several.h"
 #include "cli/reports.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/report/report.h"
 
-static const char help[] =
+struct arguments {
+    struct m3_cli_candidate_names names;
+    struct m3_cli_input input;
+    struct m3_blame_options options;
+    struct m3_cli_reports reports;
+    const char *spec;           /* NULL: the HTML page holds the sections */
+    char *repeat;               /* the command line */
+    enum m3_report_extent extent;
+    int64_t row_runs;
+    int json, all, only_failing, help;
+};
+
+static int take_spec(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return m3_cli_spec(&a->spec, value, error);
+}
+
+static const char about[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--json]\n"
     "                   [--all | --only-failing] [--html OUT] [--junit OUT] [--spec PATH] [--map NAME|FILE]\n"
     "                   [--set FIELD=VALUE ...] [--row-runs N] [--threads N] [--force]\n"
@@ -26,42 +44,9 @@ static const char help[] =
     "mistake. A mistake explains a tap if m3ref's operator with this mistake, run on the dump's own inputs, gives the\n"
     "dump's values (SPEC 7.12). If the dump also holds gradients, named as m3ref grad names them, each is recomputed\n"
     "from the dump's own values, and the wrong derivative is named (ref/train/TRAINING.md, section 19.20).\n"
-    "\n"
-    "  MODEL               model directory, as for m3ref run\n"
-    "  CANDIDATE           dump of a run over the case: a safetensors file (or .gz), or a folder of such files, one\n"
-    "                      for each rank or for each chunk of the rows. For a folder, a map says how the files fit\n"
-    "                      together (SPEC 7.11). A dump of several sequences may contain their padding (SPEC 7.19)\n"
-    "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
-    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file\n"
-    "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
-    "                      {words}\n"
-    "  --taps GLOB,...     judge only taps that match (\"layers.3.*,logits\"). Other taps still serve as inputs\n"
-    "  --map NAME|FILE     the program that named the dump's tensors, if it is not m3ref: {maps};\n"
-    "                      or a map file for any other program (SPEC 7.11)\n"
-    "  --all               print every tap (failing taps come first) and every note. Without --all at most 25 lines\n"
-    "                      are printed: the verdict, with the place and size of the worst error and the command to run\n"
-    "                      next; then the taps that do not pass, worst first\n"
-    "  --only-failing      print only the taps that fail or are suspect, then the summary\n"
-    "  --html OUT          write a self-contained HTML page: the likely cause, every tap, and the sections of SPEC.md\n"
-    "                      that the page links to\n"
-    "  --junit OUT         write JUnit XML: one test case per tap. Taps missing from the dump count as skipped\n"
-    "  --spec PATH         let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
-    "                      sections that it refers to\n"
-    "  --json              print one JSON object per tap, then one for the summary\n"
-    "  --set FIELD=VALUE   the interpretation (*reading*) of the model that the candidate follows, where public\n"
-    "                      engines disagree; as for m3ref run\n"
-    "  --row-runs N        run N correct implementations to judge taps whose inputs are missing from the dump, as when\n"
-    "                      it holds only layer outputs or logits; 0: leave them unjudged. Such runs are made only\n"
-    "                      under a profile coarser than fp32. If the dump holds the output of every layer (that of the\n"
-    "                      last may be missing), the runs continue from these outputs, and the default is 8. Otherwise\n"
-    "                      they start from the inputs of the case, and the default is 16. If the profile quantises\n"
-    "                      inputs of linear operators, the defaults are 16 (instead of 8) and 100 (instead of 16).\n"
-    "                      Each run takes about as long as a forward pass (SPEC 7.10)\n"
-    "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress          without a terminal: write a line about progress every minute\n"
-    "  --force             accept a dump that names another model or case\n"
-    "  --allow-long        allow positions >= max_position_embeddings\n"
-    "  --help              print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Columns: inherited and created are errors: the L2 norm of the difference, divided by the L2 norm of the tap.\n"
     "usual is the size that the created error usually has if all rounding is correct. worst is the largest share of\n"
@@ -72,82 +57,77 @@ static const char help[] =
     "judged); 3 not comparable (nothing matched or could be judged, another model or case, other shapes); 64 wrong\n"
     "usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
-struct arguments {
-    struct m3_cli_candidate_names names;
-    struct m3_cli_input input;
-    struct m3_blame_options options;
-    struct m3_cli_reports reports;
-    const char *spec;           /* NULL: the HTML page holds the sections */
-    char *repeat;               /* the command line */
-    enum m3_report_extent extent;
-    int64_t row_runs;
-    int json, all, only_failing, help;
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("MODEL",
+      "model directory, as for m3ref run"),
+    M3_CLI_ROW("CANDIDATE",
+      "dump of a run over the case: a safetensors file (or .gz), or a folder of such files, one\n"
+      "for each rank or for each chunk of the rows. For a folder, a map says how the files fit\n"
+      "together (SPEC 7.11). A dump of several sequences may contain their padding (SPEC 7.19)"),
+    M3_CLI_SHARED_OF("case", "F",
+      "the case that was run; --ids, --image and --video may replace it, as for m3ref run"),
+    M3_CLI_TEXT_OF("profile", "NAME|FILE", names.profile,
+      "where the candidate may round: {profiles} or a JSON file\n"
+      "(default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
+      "{words}"),
+    M3_CLI_TEXT_OF("taps", "GLOB,...", options.taps,
+      "judge only taps that match (\"layers.3.*,logits\"). Other taps still serve as inputs"),
+    M3_CLI_TEXT_OF("map", "NAME|FILE", names.map,
+      "the program that named the dump's tensors, if it is not m3ref: {maps};\n"
+      "or a map file for any other program (SPEC 7.11)"),
+    M3_CLI_FLAG_OF("all", all,
+      "print every tap (failing taps come first) and every note. Without --all at most 25 lines\n"
+      "are printed: the verdict, with the place and size of the worst error and the command to run\n"
+      "next; then the taps that do not pass, worst first"),
+    M3_CLI_FLAG_OF("only-failing", only_failing,
+      "print only the taps that fail or are suspect, then the summary"),
+    M3_CLI_TEXT_OF("html", "OUT", reports.html,
+      "write a self-contained HTML page: the likely cause, every tap, and the sections of SPEC.md\n"
+      "that the page links to"),
+    M3_CLI_TEXT_OF("junit", "OUT", reports.junit,
+      "write JUnit XML: one test case per tap. Taps missing from the dump count as skipped"),
+    M3_CLI_TAKEN("spec", "PATH", take_spec,
+      "let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
+      "sections that it refers to"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object per tap, then one for the summary"),
+    M3_CLI_SHARED_OF("set", "FIELD=VALUE",
+      "the interpretation (*reading*) of the model that the candidate follows, where public\n"
+      "engines disagree; as for m3ref run"),
+    M3_CLI_NUMBER_OF("row-runs", "N", row_runs, 0, 100000,
+      "run N correct implementations to judge taps whose inputs are missing from the dump, as when\n"
+      "it holds only layer outputs or logits; 0: leave them unjudged. Such runs are made only\n"
+      "under a profile coarser than fp32. If the dump holds the output of every layer (that of the\n"
+      "last may be missing), the runs continue from these outputs, and the default is 8. Otherwise\n"
+      "they start from the inputs of the case, and the default is 16. If the profile quantises\n"
+      "inputs of linear operators, the defaults are 16 (instead of 8) and 100 (instead of 16).\n"
+      "Each run takes about as long as a forward pass (SPEC 7.10)"),
+    M3_CLI_SHARED_OF("threads", "N",
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_SHARED_OF("progress", NULL,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_FLAG_OF("force", options.force,
+      "accept a dump that names another model or case"),
+    M3_CLI_SHARED_OF("allow-long", NULL,
+      "allow positions >= max_position_embeddings"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_SHARED_OF("ids", "VALUE", NULL),
+    M3_CLI_SHARED_OF("image", "VALUE", NULL),
+    M3_CLI_SHARED_OF("video", "VALUE", NULL),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-enum {
-    OPT_TAPS = 256,
-    OPT_JSON,
-    OPT_FORCE,
-    OPT_PROFILE,
-    OPT_MAP,
-    OPT_ALL,
-    OPT_ONLY_FAILING,
-    OPT_HTML,
-    OPT_JUNIT,
-    OPT_SPEC,
-    OPT_ROW_RUNS,
-    OPT_HELP
-};
-
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "taps", required_argument, NULL, OPT_TAPS },
-    { "profile", required_argument, NULL, OPT_PROFILE },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "map", required_argument, NULL, OPT_MAP },
-    { "all", no_argument, NULL, OPT_ALL },
-    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
-    { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
-    { "html", required_argument, NULL, OPT_HTML },
-    { "junit", required_argument, NULL, OPT_JUNIT },
-    { "spec", required_argument, NULL, OPT_SPEC },
-    { "force", no_argument, NULL, OPT_FORCE },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
-};
-
-static int take_option(void *arguments, int option, struct m3_error *error)
-{
-    struct arguments *a = arguments;
-    switch (option) {
-    case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
-    case OPT_TAPS: a->options.taps = optarg; break;
-    case OPT_PROFILE: a->names.profile = optarg; break;
-    case OPT_MAP: a->names.map = optarg; break;
-    case OPT_JSON: a->json = 1; break;
-    case OPT_ALL: a->all = 1; break;
-    case OPT_ONLY_FAILING: a->only_failing = 1; break;
-    case OPT_HTML: a->reports.html = optarg; break;
-    case OPT_JUNIT: a->reports.junit = optarg; break;
-    case OPT_SPEC: return m3_cli_spec(&a->spec, optarg, error);
-    case OPT_FORCE: a->options.force = a->names.force = 1; break;
-    case OPT_HELP: a->help = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
-}
+static const struct m3_cli_command command_line = { "blame", about, options, 22, end };
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
+    a->names.force = a->options.force;
     status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
     if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "blame", error);
     if (status) return status;
@@ -237,7 +217,7 @@ int m3_cli_blame(int argc, char **argv)
     struct arguments a = { .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS };
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) status = run(&a, &notes, &error);
     m3_cli_reports_end(&a.reports);
     m3_cli_input_end(&a.input);

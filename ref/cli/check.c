@@ -1,4 +1,3 @@
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include "cli/answer.h"
 #include "cli/candidate.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
 #include "cli/ranks.h"
@@ -17,77 +17,6 @@
 #include "oracle/check/check.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
-
-static const char help[] =
-    "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT]\n"
-    "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
-    "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
-    "\n"
-    "The strict verdict on a dump, in one command. check runs the case in double with error bounds (the truth), and\n"
-    "compares the dump with the truth. It recomputes every operator from the dump's own inputs. If something is\n"
-    "wrong, it looks for a cause: a known mistake, or another reading of the model. The last line says in plain\n"
-    "words what is wrong, where, by how much, and what to look at. Or it says that nothing is wrong.\n"
-    "\n"
-    "  MODEL               model directory, as for m3ref run\n"
-    "  CANDIDATE           dump of a run over the case: a safetensors file (or .gz), or a folder of such files, one\n"
-    "                      for each rank or for each chunk of the rows. For a folder, a map says how the files fit\n"
-    "                      together (SPEC 7.11). A dump of several sequences may contain their padding (SPEC 7.19)\n"
-    "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run.\n"
-    "                      Without any of them the case is read from the file of --truth\n"
-    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file\n"
-    "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
-    "                      {words}\n"
-    "  --map NAME|FILE     the program that named the dump's tensors, if it is not m3ref: {maps};\n"
-    "                      or a map file for any other program (SPEC 7.11)\n"
-    "  --truth F           keep the truth in F. If F already holds the truth for this model, case, reading and\n"
-    "                      profile, F is reused\n"
-    "  --layers A:B        judge only the taps of layers A to B-1. If A is 0, also judge what comes before the\n"
-    "                      layers. If B is the number of layers, also judge what comes after them. If the dump holds\n"
-    "                      all rows of layers.(A-1).out, only the files with weights of these layers are needed.\n"
-    "                      Otherwise the layers before A run too\n"
-    "  --plan              print what the check will need (files, bytes, memory, disk, passes, operations, time),\n"
-    "                      then stop. As for m3ref run\n"
-    "  --all               print every tap (failing taps come first) and every note\n"
-    "  --only-failing      print only the taps that fail or are suspect, then the summary\n"
-    "  --json              print one JSON object per tap, as m3ref blame does, then one for the summary\n"
-    "  --html OUT          write a self-contained HTML page: the likely cause, every tap, maps of the errors, and the\n"
-    "                      sections of SPEC.md that the page links to\n"
-    "  --junit OUT         write JUnit XML: one test case per tap. Taps missing from the dump count as skipped\n"
-    "  --spec PATH         let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
-    "                      sections that it refers to\n"
-    "  --set FIELD=VALUE   the interpretation (*reading*) of the model that the candidate follows, where public\n"
-    "                      engines disagree; as for m3ref run\n"
-    "  --row-runs N        run N correct implementations to judge taps whose inputs were not dumped; 0: leave them\n"
-    "                      unjudged. N applies to two sets of runs. One set starts from the inputs of the case (the\n"
-    "                      default is that of m3ref run --runs); the other continues from the layer outputs in\n"
-    "                      the dump (the default is that of m3ref blame --row-runs). For ANSWER: number\n"
-    "                      of correct implementations with which the answer is compared; default 32, or 100 if the\n"
-    "                      profile quantises inputs of linear operators\n"
-    "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress          without a terminal: write a line about progress every minute\n"
-    "  --allow-long        allow positions >= max_position_embeddings\n"
-    "  --help              print this text\n"
-    "\n"
-    "ANSWER is the JSON that a server sent: log-probabilities or generated tokens, with token ids. These forms are\n"
-    "read: vLLM, other servers with OpenAI's API, llama.cpp's /completion, SGLang's /generate, and {\"prompt_ids\":\n"
-    "[..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of correct implementations: runs of\n"
-    "m3ref that round only where the profile allows it. The server's log-probabilities must be raw: taken before\n"
-    "temperature, top-k and top-p. With --processed they may be taken after the temperature. --case or --ids gives the\n"
-    "prompt. If neither is given, the answer must hold the ids of the prompt. Further options, for answers only:\n"
-    "\n"
-    "  --temperature T     the server sampled the generated tokens at this temperature (0: greedy); judge these\n"
-    "                      tokens too. An answer that holds only generated tokens counts as greedy by default\n"
-    "  --top-k K           the server sampled from the K most likely tokens\n"
-    "  --top-p P           the server sampled from the most likely tokens that together have probability P\n"
-    "  --processed         the log-probabilities are not raw: the server divided the logits by the temperature first\n"
-    "  --no-causes         do not try known mistakes and other readings. This is faster, but no cause is named. Under\n"
-    "                      a profile coarser than fp32 the verdict is also weaker: fewer mistakes are found\n"
-    "\n"
-    "Exit status: 0 everything in CANDIDATE or ANSWER was judged and passes; 1 something is wrong; 2 suspect (an error\n"
-    "is larger than a correct implementation would usually make) or partial (nothing is wrong, but something could not\n"
-    "be judged); 3 not comparable; 64 wrong usage; 65 bad file; 66 missing file; 69 the other ranks of mpirun cannot\n"
-    "be reached; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_candidate_names names;
@@ -102,69 +31,140 @@ struct arguments {
     int json, all, only_failing, plan, help, is_answer;
 };
 
-enum {
-    OPT_PROFILE = 256,
-    OPT_MAP,
-    OPT_TRUTH,
-    OPT_LAYERS,
-    OPT_PLAN,
-    OPT_ALL,
-    OPT_ONLY_FAILING,
-    OPT_JSON,
-    OPT_HTML,
-    OPT_JUNIT,
-    OPT_SPEC,
-    OPT_ROW_RUNS,
-    OPT_HELP
-};
-
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "profile", required_argument, NULL, OPT_PROFILE },
-    { "map", required_argument, NULL, OPT_MAP },
-    { "truth", required_argument, NULL, OPT_TRUTH },
-    { "all", no_argument, NULL, OPT_ALL },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "layers", required_argument, NULL, OPT_LAYERS },
-    { "plan", no_argument, NULL, OPT_PLAN },
-    { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
-    { "html", required_argument, NULL, OPT_HTML },
-    { "junit", required_argument, NULL, OPT_JUNIT },
-    { "spec", required_argument, NULL, OPT_SPEC },
-    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
-    M3_CLI_ANSWER_OPTIONS,
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
-};
-
-static int take_option(void *arguments, int option, struct m3_error *error)
+static int take_layers(void *arguments, const char *value, struct m3_error *error)
 {
     struct arguments *a = arguments;
-    switch (option) {
-    case OPT_PROFILE: a->names.profile = optarg; break;
-    case OPT_MAP: a->names.map = optarg; break;
-    case OPT_TRUTH: a->truth = optarg; break;
-    case OPT_LAYERS: return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, optarg, error);
-    case OPT_PLAN: a->plan = 1; break;
-    case OPT_ALL: a->all = 1; break;
-    case OPT_ONLY_FAILING: a->only_failing = 1; break;
-    case OPT_HTML: a->reports.html = optarg; break;
-    case OPT_JUNIT: a->reports.junit = optarg; break;
-    case OPT_SPEC: return m3_cli_spec(&a->spec, optarg, error);
-    case OPT_JSON: a->json = 1; break;
-    case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
-    case OPT_HELP: a->help = 1; break;
-    default: return m3_cli_answer_option(&a->answer, option, error);
-    }
-    return M3_OK;
+    return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, value, error);
 }
+
+static int take_spec(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return m3_cli_spec(&a->spec, value, error);
+}
+
+static int take_temperature(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    a->answer.states_sampling = 1;
+    return m3_cli_real(&a->answer.sampling.temperature, "--temperature", value, 0, 1e6, 0, error);
+}
+
+static int take_top_p(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return m3_cli_real(&a->answer.sampling.top_p, "--top-p", value, 0, 1, 1, error);
+}
+
+static const char about[] =
+    "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
+    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT]\n"
+    "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
+    "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
+    "\n"
+    "The strict verdict on a dump, in one command. check runs the case in double with error bounds (the truth), and\n"
+    "compares the dump with the truth. It recomputes every operator from the dump's own inputs. If something is\n"
+    "wrong, it looks for a cause: a known mistake, or another reading of the model. The last line says in plain\n"
+    "words what is wrong, where, by how much, and what to look at. Or it says that nothing is wrong.\n"
+    "\n";
+
+static const char end[] =
+    "\n"
+    "Exit status: 0 everything in CANDIDATE or ANSWER was judged and passes; 1 something is wrong; 2 suspect (an error\n"
+    "is larger than a correct implementation would usually make) or partial (nothing is wrong, but something could not\n"
+    "be judged); 3 not comparable; 64 wrong usage; 65 bad file; 66 missing file; 69 the other ranks of mpirun cannot\n"
+    "be reached; 70 internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("MODEL",
+      "model directory, as for m3ref run"),
+    M3_CLI_ROW("CANDIDATE",
+      "dump of a run over the case: a safetensors file (or .gz), or a folder of such files, one\n"
+      "for each rank or for each chunk of the rows. For a folder, a map says how the files fit\n"
+      "together (SPEC 7.11). A dump of several sequences may contain their padding (SPEC 7.19)"),
+    M3_CLI_SHARED_OF("case", "F",
+      "the case that was run; --ids, --image and --video may replace it, as for m3ref run.\n"
+      "Without any of them the case is read from the file of --truth"),
+    M3_CLI_TEXT_OF("profile", "NAME|FILE", names.profile,
+      "where the candidate may round: {profiles} or a JSON file\n"
+      "(default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
+      "{words}"),
+    M3_CLI_TEXT_OF("map", "NAME|FILE", names.map,
+      "the program that named the dump's tensors, if it is not m3ref: {maps};\n"
+      "or a map file for any other program (SPEC 7.11)"),
+    M3_CLI_TEXT_OF("truth", "F", truth,
+      "keep the truth in F. If F already holds the truth for this model, case, reading and\n"
+      "profile, F is reused"),
+    M3_CLI_TAKEN("layers", "A:B", take_layers,
+      "judge only the taps of layers A to B-1. If A is 0, also judge what comes before the\n"
+      "layers. If B is the number of layers, also judge what comes after them. If the dump holds\n"
+      "all rows of layers.(A-1).out, only the files with weights of these layers are needed.\n"
+      "Otherwise the layers before A run too"),
+    M3_CLI_FLAG_OF("plan", plan,
+      "print what the check will need (files, bytes, memory, disk, passes, operations, time),\n"
+      "then stop. As for m3ref run"),
+    M3_CLI_FLAG_OF("all", all,
+      "print every tap (failing taps come first) and every note"),
+    M3_CLI_FLAG_OF("only-failing", only_failing,
+      "print only the taps that fail or are suspect, then the summary"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object per tap, as m3ref blame does, then one for the summary"),
+    M3_CLI_TEXT_OF("html", "OUT", reports.html,
+      "write a self-contained HTML page: the likely cause, every tap, maps of the errors, and the\n"
+      "sections of SPEC.md that the page links to"),
+    M3_CLI_TEXT_OF("junit", "OUT", reports.junit,
+      "write JUnit XML: one test case per tap. Taps missing from the dump count as skipped"),
+    M3_CLI_TAKEN("spec", "PATH", take_spec,
+      "let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
+      "sections that it refers to"),
+    M3_CLI_SHARED_OF("set", "FIELD=VALUE",
+      "the interpretation (*reading*) of the model that the candidate follows, where public\n"
+      "engines disagree; as for m3ref run"),
+    M3_CLI_NUMBER_OF("row-runs", "N", row_runs, 0, 100000,
+      "run N correct implementations to judge taps whose inputs were not dumped; 0: leave them\n"
+      "unjudged. N applies to two sets of runs. One set starts from the inputs of the case (the\n"
+      "default is that of m3ref run --runs); the other continues from the layer outputs in\n"
+      "the dump (the default is that of m3ref blame --row-runs). For ANSWER: number\n"
+      "of correct implementations with which the answer is compared; default 32, or 100 if the\n"
+      "profile quantises inputs of linear operators"),
+    M3_CLI_SHARED_OF("threads", "N",
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_SHARED_OF("progress", NULL,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_SHARED_OF("allow-long", NULL,
+      "allow positions >= max_position_embeddings"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_PARAGRAPH(
+      "\n"
+      "ANSWER is the JSON that a server sent: log-probabilities or generated tokens, with token ids. These forms are\n"
+      "read: vLLM, other servers with OpenAI's API, llama.cpp's /completion, SGLang's /generate, and {\"prompt_ids\":\n"
+      "[..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of correct implementations: runs of\n"
+      "m3ref that round only where the profile allows it. The server's log-probabilities must be raw: taken before\n"
+      "temperature, top-k and top-p. With --processed they may be taken after the temperature. --case or --ids gives the\n"
+      "prompt. If neither is given, the answer must hold the ids of the prompt. Further options, for answers only:\n"
+      "\n"),
+    M3_CLI_TAKEN("temperature", "T", take_temperature,
+      "the server sampled the generated tokens at this temperature (0: greedy); judge these\n"
+      "tokens too. An answer that holds only generated tokens counts as greedy by default"),
+    M3_CLI_NUMBER_OF("top-k", "K", answer.sampling.top_k, 0, INT32_MAX,
+      "the server sampled from the K most likely tokens"),
+    M3_CLI_TAKEN("top-p", "P", take_top_p,
+      "the server sampled from the most likely tokens that together have probability P"),
+    M3_CLI_FLAG_OF("processed", answer.processed,
+      "the log-probabilities are not raw: the server divided the logits by the temperature first"),
+    M3_CLI_FLAG_OF("no-causes", answer.no_causes,
+      "do not try known mistakes and other readings. This is faster, but no cause is named. Under\n"
+      "a profile coarser than fp32 the verdict is also weaker: fewer mistakes are found"),
+    M3_CLI_SHARED_OF("ids", "VALUE", NULL),
+    M3_CLI_SHARED_OF("image", "VALUE", NULL),
+    M3_CLI_SHARED_OF("video", "VALUE", NULL),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "check", about, options, 22, end };
 
 /* Some options are for dumps alone, some for answers. */
 static int check_kind(const struct arguments *a, struct m3_error *error)
@@ -189,7 +189,8 @@ static int check_kind(const struct arguments *a, struct m3_error *error)
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
     status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
     if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "check", error);
@@ -320,7 +321,7 @@ int m3_cli_check(int argc, char **argv)
     };
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status && a.plan) status = plan(&a, &notes, &error);
     else if (!status && a.is_answer) status = check_answer(&a, &notes, &error);
     else if (!status) status = check(&a, &notes, &error);

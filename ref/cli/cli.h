@@ -39,7 +39,7 @@ void m3_cli_start(char **argv);
 /* Functions shared by the commands (cli/common.c). */
 
 /* Prints `help`, with the usual profiles for "{profiles}", an example of words for "{words}", the names of "{maps}", the
- * fields of "{readings}", in this order, and what every command takes before its exit statuses. M3_IO if writing fails. */
+ * fields of "{readings}", and what every command takes before its exit statuses. M3_IO if writing fails. */
 int m3_cli_help(const char *help, struct m3_error *error);
 /* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
 int m3_cli_asks_for_profiles(int argc, char **argv);
@@ -49,6 +49,9 @@ int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_er
 /* Reads a whole number in [low, high] from a flag's value. */
 int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high,
                   struct m3_error *error);
+/* Reads a real number in [low, high], or in (low, high] if `open`, from a flag's value; NaN is rejected. */
+int m3_cli_real(double *number, const char *flag, const char *text, double low, double high, int open,
+                struct m3_error *error);
 /* Reads A:B with 0 <= A < B, the value of --layers. */
 int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
@@ -126,30 +129,11 @@ struct m3_cli_input {
     const char *set[M3_CLI_MOST_SETS];          /* FIELD=VALUE */
     int sets;
 };
-/* The values that getopt_long returns for those options. */
-enum {
-    M3_CLI_CASE = 512,
-    M3_CLI_IDS,
-    M3_CLI_IMAGE,
-    M3_CLI_VIDEO,
-    M3_CLI_ALLOW_LONG,
-    M3_CLI_PRECISION,
-    M3_CLI_LINEAR,
-    M3_CLI_THREADS,
-    M3_CLI_SET,
-    M3_CLI_OPS,
-    M3_CLI_OPS_GUARD,
-    M3_CLI_TIMEOUT_OPTION,
-    M3_CLI_PROMPT,
-    M3_CLI_CHAT,
-    M3_CLI_PROGRESS
-};
-/* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */
-typedef int (*m3_cli_take)(void *arguments, int option, struct m3_error *error);
-struct option;
-/* Reads all options, those above into *in, the others by `take`, up to the first error or until *help is set. */
-int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const struct option *options, m3_cli_take take,
-                       void *arguments, const int *help, struct m3_error *error);
+/* Sets the defaults, with room for the options of argc words. M3_INTERNAL; m3_cli_input_end in any case. */
+int m3_cli_input_begin(struct m3_cli_input *in, int argc, struct m3_error *error);
+/* The row of a shared option (cli/options.h); NULL: there is none. */
+struct m3_cli_option;
+const struct m3_cli_option *m3_cli_input_option(const char *name);
 /* Checks that one name is left, the model's, and that there is a case. */
 int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv, struct m3_error *error);
 /* The config's reading of the model with every --set. */

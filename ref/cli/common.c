@@ -30,7 +30,6 @@ static void list_readings(char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, " %s=%s", field->name, choices);
         column += 1 + length;
     }
-    snprintf(text + used, size - used, "\n");
 }
 
 int m3_cli_help(const char *help, struct m3_error *error)
@@ -41,21 +40,25 @@ int m3_cli_help(const char *help, struct m3_error *error)
         { "{words}", "bf16+tp8 for eight tensor-parallel ranks. `--profile help` lists all names and words" },
         { "{maps}", maps },
         { "{readings}", readings },
-        { "\nExit status:",
-          "\nWith --max-memory SIZE, such as 512M or 8G, every command refuses to allocate more. Mapped files do not\n"
-          "count. Without --max-memory, only .gz files and pictures are checked, and refused if they do not fit into\n"
-          "memory.\n" },
     };
-    int written = 0;
+    const char *const status = strstr(help, "\nExit status:");
     m3_map_names(maps, sizeof maps);
     list_readings(readings, sizeof readings);
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
-        const char *at = strstr(help, usual[i][0]);
-        if (!at) continue;
-        written |= printf("%.*s%s", (int)(at - help), help, usual[i][1]);
-        help = usual[i][0][0] == '{' ? at + strlen(usual[i][0]) : at;
+    const size_t count = sizeof usual / sizeof *usual;
+    for (const char *at = help; *at;) {
+        size_t i = 0;
+        while (i < count && strncmp(at, usual[i][0], strlen(usual[i][0])) != 0) i++;
+        if (at == status)
+            printf(
+                "\nWith --max-memory SIZE, such as 512M or 8G, every command refuses to allocate more. Mapped files do "
+                "not\ncount. Without --max-memory, only .gz files and pictures are checked, and refused if they do not "
+                "fit into\nmemory.\n");
+        if (i < count) {
+            printf("%s", usual[i][1]);
+            at += strlen(usual[i][0]);
+        } else putchar(*at++);
     }
-    if (written >= 0 && printf("%s", help) >= 0 && fflush(stdout) == 0) return M3_OK;
+    if (!ferror(stdout) && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
@@ -108,6 +111,17 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
                        high);
     *number = value;
     return M3_OK;
+}
+
+int m3_cli_real(double *number, const char *flag, const char *text, double low, double high, int open,
+                struct m3_error *error)
+{
+    char *end;
+    errno = 0;
+    *number = strtod(text, &end);
+    if (!errno && end != text && !*end && *number >= low && *number <= high && !(open && *number == low)) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s %g to %g", flag, text, open ? "above" : "from",
+                   low, high);
 }
 
 int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
 #include "cli/strict.h"
@@ -19,7 +20,26 @@
 #include "oracle/report/ledger.h"
 #include "oracle/report/report.h"
 
-static const char help[] =
+struct arguments {
+    const char *reference, *candidate;
+    const char *html, *junit, *ledger, *profile;       /* profile: never NULL */
+    const char *spec;                   /* NULL: the HTML page holds the sections */
+    const char *companions;             /* NULL: in the reference, if any */
+    const char *envelope;               /* NULL: no ranks */
+    const char *baseline;               /* NULL: no changes are printed */
+    const char *map;                    /* NULL: the candidate has m3ref's names */
+    struct m3_compare_options options;
+    enum m3_report_extent extent;
+    char *repeat;                       /* the command line */
+    int json, all, only_failing, fail_if_worse, progress, help;
+};
+
+static int take_spec(void *arguments, const char *value, struct m3_error *error)
+{
+    return m3_cli_spec(&((struct arguments *)arguments)->spec, value, error);
+}
+
+static const char about[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--all | --only-failing] [--json] [--html OUT]\n"
     "                     [--junit OUT] [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
     "                     [--companions FILE] [--envelope FILE] [--force] [--baseline FILE [--fail-if-worse]]\n"
@@ -33,45 +53,9 @@ static const char help[] =
     "experts are compared as sets. A different set passes if rounding of the scores can explain it. Rows that the\n"
     "candidate computed from such a different set are judged only if the expected values can be computed from that\n"
     "set.\n"
-    "\n"
-    "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
-    "  --all             print every stage (failing stages come first) and every note. Without --all at most 25 lines\n"
-    "                    are printed: the verdict, with the place and size of the worst error and the command to run\n"
-    "                    next; then the stages that do not pass, worst first\n"
-    "  --only-failing    print only the stages that fail or are suspect, then the summary\n"
-    "  --json            print one JSON object per stage, then one for the summary\n"
-    "  --html OUT        write a self-contained HTML page: the likely cause, where the error grows, chosen blocks,\n"
-    "                    load of the experts, heat maps (rows by channels) of the stages that fail, and the sections\n"
-    "                    of SPEC.md that the page links to\n"
-    "  --junit OUT       write JUnit XML for continuous integration: one test case per stage. Stages that only\n"
-    "                    REFERENCE holds count as skipped\n"
-    "  --ledger OUT      write JSON lines: every choice of blocks, experts and next tokens, with its verdict, gap\n"
-    "                    and bound\n"
-    "  --spec PATH       let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
-    "                    sections that it refers to\n"
-    "  --map NAME|FILE   the program that named CANDIDATE's tensors, if it is not m3ref: {maps};\n"
-    "                    or a JSON file that says how to make each tap from the tensors of any other program\n"
-    "                    (SPEC 7.11). A map is also needed if CANDIDATE is a folder with a file for each rank or for\n"
-    "                    each chunk of the rows\n"
-    "  --companions FILE read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
-    "                    With companions, taps are judged by the error bounds of their operators (SPEC 7.8)\n"
-    "  --envelope FILE   read the file that m3ref envelope wrote for this model, case and profile. Float taps are\n"
-    "                    also ranked among the correct implementations in FILE. The ranking ends at the first tap\n"
-    "                    where the candidate chooses other blocks or experts than the truth. A stage becomes suspect\n"
-    "                    if it is more than twice as far from the truth as the farthest implementation. No stage\n"
-    "                    fails for this reason (SPEC 7.10)\n"
-    "  --baseline FILE   before the report, list the stages that are worse than in FILE, better than in FILE, new, or\n"
-    "                    missing. FILE is the output of an earlier --json. A stage is worse or better if its verdict is\n"
-    "                    worse or better\n"
-    "  --fail-if-worse   with --baseline: the exit status is 1 if a stage is worse or missing, otherwise 0, whatever\n"
-    "                    the verdict. Dumps that are not comparable still give 3\n"
-    "  --force           compare dumps of different models or cases\n"
-    "  --profile NAME|FILE\n"
-    "                    where the candidate may round: {profiles} or a JSON file (default\n"
-    "                    fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
-    "                    {words}\n"
-    "  --progress        without a terminal: write a line about progress every minute\n"
-    "  --help            print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Columns: rel L2 is the L2 norm of got - want, divided by the L2 norm of want, for the whole stage. max is the\n"
     "largest |got - want|, divided by the largest |want|. allowed says how much of its tolerance the\n"
@@ -82,19 +66,68 @@ static const char help[] =
     "be judged); 3 not comparable (nothing matched, another model or case, other shapes, NaN in the reference); 64\n"
     "wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
-struct arguments {
-    const char *reference, *candidate;
-    const char *ledger, *profile;       /* profile: never NULL */
-    const char *spec;                   /* NULL: the HTML page holds the sections */
-    const char *companions;             /* NULL: in the reference, if any */
-    const char *envelope;               /* NULL: no ranks */
-    const char *baseline;               /* NULL: no changes are printed */
-    const char *map;                    /* NULL: the candidate has m3ref's names */
-    struct m3_compare_options options;
-    enum m3_report_extent extent;
-    char *repeat;                       /* the command line */
-    int json, all, only_failing, fail_if_worse, progress, help;
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_TEXT_OF("taps", "GLOB,...", options.taps,
+      "compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)"),
+    M3_CLI_FLAG_OF("all", all,
+      "print every stage (failing stages come first) and every note. Without --all at most 25 lines\n"
+      "are printed: the verdict, with the place and size of the worst error and the command to run\n"
+      "next; then the stages that do not pass, worst first"),
+    M3_CLI_FLAG_OF("only-failing", only_failing,
+      "print only the stages that fail or are suspect, then the summary"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object per stage, then one for the summary"),
+    M3_CLI_TEXT_OF("html", "OUT", html,
+      "write a self-contained HTML page: the likely cause, where the error grows, chosen blocks,\n"
+      "load of the experts, heat maps (rows by channels) of the stages that fail, and the sections\n"
+      "of SPEC.md that the page links to"),
+    M3_CLI_TEXT_OF("junit", "OUT", junit,
+      "write JUnit XML for continuous integration: one test case per stage. Stages that only\n"
+      "REFERENCE holds count as skipped"),
+    M3_CLI_TEXT_OF("ledger", "OUT", ledger,
+      "write JSON lines: every choice of blocks, experts and next tokens, with its verdict, gap\n"
+      "and bound"),
+    M3_CLI_TAKEN("spec", "PATH", take_spec,
+      "let the HTML page link to SPEC.md at this path or address. Otherwise the page contains the\n"
+      "sections that it refers to"),
+    M3_CLI_TEXT_OF("map", "NAME|FILE", map,
+      "the program that named CANDIDATE's tensors, if it is not m3ref: {maps};\n"
+      "or a JSON file that says how to make each tap from the tensors of any other program\n"
+      "(SPEC 7.11). A map is also needed if CANDIDATE is a folder with a file for each rank or for\n"
+      "each chunk of the rows"),
+    M3_CLI_TEXT_OF("companions", "FILE", companions,
+      "read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
+      "With companions, taps are judged by the error bounds of their operators (SPEC 7.8)"),
+    M3_CLI_TEXT_OF("envelope", "FILE", envelope,
+      "read the file that m3ref envelope wrote for this model, case and profile. Float taps are\n"
+      "also ranked among the correct implementations in FILE. The ranking ends at the first tap\n"
+      "where the candidate chooses other blocks or experts than the truth. A stage becomes suspect\n"
+      "if it is more than twice as far from the truth as the farthest implementation. No stage\n"
+      "fails for this reason (SPEC 7.10)"),
+    M3_CLI_TEXT_OF("baseline", "FILE", baseline,
+      "before the report, list the stages that are worse than in FILE, better than in FILE, new, or\n"
+      "missing. FILE is the output of an earlier --json. A stage is worse or better if its verdict is\n"
+      "worse or better"),
+    M3_CLI_FLAG_OF("fail-if-worse", fail_if_worse,
+      "with --baseline: the exit status is 1 if a stage is worse or missing, otherwise 0, whatever\n"
+      "the verdict. Dumps that are not comparable still give 3"),
+    M3_CLI_FLAG_OF("force", options.force,
+      "compare dumps of different models or cases"),
+    M3_CLI_TEXT_OF("profile", "NAME|FILE", profile,
+      "\n"
+      "where the candidate may round: {profiles} or a JSON file (default\n"
+      "fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
+      "{words}"),
+    M3_CLI_FLAG_OF("progress", progress,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
 };
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "compare", about, options, 20, end };
 
 /* The output files of a comparison, besides what it prints. */
 struct outputs {
@@ -103,65 +136,12 @@ struct outputs {
     FILE *ledger_lines;         /* its own stream: the file's descriptor stays open for commit */
 };
 
-/* Above every character, because getopt returns an unknown short option as its character. */
-/* clang-format off */
-enum {
-    OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_ONLY_FAILING, OPT_BASELINE, OPT_FAIL_IF_WORSE,
-    OPT_PROGRESS,
-    OPT_HELP,
-};
-/* clang-format on */
-
 static int parse(struct arguments *arguments, struct outputs *outputs, int argc, char **argv, struct m3_error *error)
 {
-    static const struct option options[] = {
-        { "taps", required_argument, NULL, OPT_TAPS },
-        { "json", no_argument, NULL, OPT_JSON },
-        { "force", no_argument, NULL, OPT_FORCE },
-        { "profile", required_argument, NULL, OPT_PROFILE },
-        { "html", required_argument, NULL, OPT_HTML },
-        { "junit", required_argument, NULL, OPT_JUNIT },
-        { "spec", required_argument, NULL, OPT_SPEC },
-        { "help", no_argument, NULL, OPT_HELP },
-        { "ledger", required_argument, NULL, OPT_LEDGER },
-        { "map", required_argument, NULL, OPT_MAP },
-        { "companions", required_argument, NULL, OPT_COMPANIONS },
-        { "envelope", required_argument, NULL, OPT_ENVELOPE },
-        { "all", no_argument, NULL, OPT_ALL },
-        { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
-        { "baseline", required_argument, NULL, OPT_BASELINE },
-        { "fail-if-worse", no_argument, NULL, OPT_FAIL_IF_WORSE },
-        { "progress", no_argument, NULL, OPT_PROGRESS },
-        { NULL, 0, NULL, 0 },
-    };
-    int option;
-    optind = 0;         /* argv is not the program's: restart */
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case OPT_TAPS: arguments->options.taps = optarg; break;
-        case OPT_JSON: arguments->json = 1; break;
-        case OPT_ALL: arguments->all = 1; break;
-        case OPT_ONLY_FAILING: arguments->only_failing = 1; break;
-        case OPT_FORCE: arguments->options.force = 1; break;
-        case OPT_HTML: outputs->reports.html = optarg; break;
-        case OPT_JUNIT: outputs->reports.junit = optarg; break;
-        case OPT_LEDGER: arguments->ledger = optarg; break;
-        case OPT_SPEC:
-            if (m3_cli_spec(&arguments->spec, optarg, error)) return M3_USAGE;
-            break;
-        case OPT_MAP: arguments->map = optarg; break;
-        case OPT_COMPANIONS: arguments->companions = optarg; break;
-        case OPT_ENVELOPE: arguments->envelope = optarg; break;
-        case OPT_BASELINE: arguments->baseline = optarg; break;
-        case OPT_PROGRESS: arguments->progress = 1; break;
-        case OPT_FAIL_IF_WORSE: arguments->fail_if_worse = 1; break;
-        case OPT_HELP: arguments->help = 1; return M3_OK;
-        case OPT_PROFILE: arguments->profile = optarg; break;
-        default: return m3_cli_bad_option(option, argv, "compare", error);
-        }
-    }
+    const int status = m3_cli_options(&command_line, arguments, NULL, argc, argv, error);
+    if (status || arguments->help) return status;
+    outputs->reports.html = arguments->html;
+    outputs->reports.junit = arguments->junit;
     if (argc - optind != 2)
         return m3_fail(error, M3_USAGE, "compare: got %d files, expected REFERENCE CANDIDATE", argc - optind);
     if (arguments->fail_if_worse && arguments->baseline == NULL)
@@ -406,7 +386,7 @@ int m3_cli_compare(int argc, char **argv)
     if (status == M3_OK && !arguments.help) status = check_paths(&arguments, &outputs, &error);
     if (status == M3_OK && !arguments.help) status = open_outputs(&outputs, &arguments, &error);
     if (status == M3_OK && !arguments.help) status = compare(&outputs, &arguments, &inputs, &notes, &error);
-    else if (status == M3_OK) status = m3_cli_help(help, &error);
+    else if (status == M3_OK) status = m3_cli_print_help(&command_line, &error);
     m3_cli_reports_end(&outputs.reports);
     if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
     m3_new_file_abandon(&outputs.ledger);

@@ -1,4 +1,3 @@
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "model/files/case.h"
 #include "model/engine.h"
@@ -16,34 +16,6 @@
 #include "oracle/variants/envelope_make.h"
 #include "oracle/variants/honest_rows.h"
 
-static const char help[] =
-    "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
-    "\n"
-    "Measures how far correct implementations are from the truth, which is the run in double. The model is run N\n"
-    "times in float, with the truth's choices of blocks and experts. Each run adds the terms of its sums in a random\n"
-    "order. Where the profile stores values in a coarser format, the run rounds up or down at random, and leaves out\n"
-    "some of these roundings. OUT holds the sorted distances of each tap from the truth. `m3ref compare --envelope OUT` ranks a\n"
-    "candidate among these distances.\n"
-    "\n"
-    "  --profile P            {profiles} or a JSON file (SPEC 7.3). P+WORD+WORD allows more\n"
-    "                         roundings, such as\n"
-    "                         {words}\n"
-    "  --out OUT              safetensors file (or .gz). It appears only after all runs have succeeded\n"
-    "  --runs N               number of runs, default 32. With fewer runs the ranks mean little\n"
-    "  --row-runs N           number of further runs, which choose blocks and experts themselves. `m3ref compare`\n"
-    "                         uses these runs to judge a dump row by row, if it holds only layer outputs or logits.\n"
-    "                         Default 16, or 100 if the profile quantises inputs of linear operators; 0: none\n"
-    "  --seed S               default 1; the same seed gives the same file\n"
-    "  --taps GLOB,...        only these taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
-    "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
-    "  --set FIELD=VALUE, --allow-long, --progress    as for m3ref run\n"
-    "  --help                 print this text\n"
-    "\n"
-    "During the run a temporary file next to OUT holds the truth's taps, 8 bytes per number.\n"
-    "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
-    "internal error; 74 I/O error.\n";
-
 struct arguments {
     const char *model, *profile, *out, *taps;
     struct m3_cli_input input;
@@ -51,48 +23,67 @@ struct arguments {
     int help;
 };
 
-enum { OPT_PROFILE = 256, OPT_OUT, OPT_RUNS, OPT_ROW_RUNS, OPT_SEED, OPT_TAPS, OPT_HELP };
+static const char about[] =
+    "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
+    "\n"
+    "Measures how far correct implementations are from the truth, which is the run in double. The model is run N\n"
+    "times in float, with the truth's choices of blocks and experts. Each run adds the terms of its sums in a random\n"
+    "order. Where the profile stores values in a coarser format, the run rounds up or down at random, and leaves out\n"
+    "some of these roundings. OUT holds the sorted distances of each tap from the truth. `m3ref compare --envelope OUT` ranks a\n"
+    "candidate among these distances.\n"
+    "\n";
 
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "linear", required_argument, NULL, M3_CLI_LINEAR },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "profile", required_argument, NULL, OPT_PROFILE },
-    { "out", required_argument, NULL, OPT_OUT },
-    { "runs", required_argument, NULL, OPT_RUNS },
-    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
-    { "seed", required_argument, NULL, OPT_SEED },
-    { "taps", required_argument, NULL, OPT_TAPS },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
+static const char end[] =
+    "\n"
+    "During the run a temporary file next to OUT holds the truth's taps, 8 bytes per number.\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_TEXT_OF("profile", "P", profile,
+      "{profiles} or a JSON file (SPEC 7.3). P+WORD+WORD allows more\n"
+      "roundings, such as\n"
+      "{words}"),
+    M3_CLI_TEXT_OF("out", "OUT", out,
+      "safetensors file (or .gz). It appears only after all runs have succeeded"),
+    M3_CLI_NUMBER_OF("runs", "N", runs, 1, 100000,
+      "number of runs, default 32. With fewer runs the ranks mean little"),
+    M3_CLI_NUMBER_OF("row-runs", "N", row_runs, 0, 100000,
+      "number of further runs, which choose blocks and experts themselves. `m3ref compare`\n"
+      "uses these runs to judge a dump row by row, if it holds only layer outputs or logits.\n"
+      "Default 16, or 100 if the profile quantises inputs of linear operators; 0: none"),
+    M3_CLI_NUMBER_OF("seed", "S", seed, 0, INT64_MAX,
+      "default 1; the same seed gives the same file"),
+    M3_CLI_TEXT_OF("taps", "GLOB,...", taps,
+      "only these taps (\"layers.3.*,logits\"; * is any text, ? any character); default all"),
+    M3_CLI_ROW("--case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,",
+      ""),
+    M3_CLI_ROW("--set FIELD=VALUE, --allow-long, --progress",
+      "as for m3ref run"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_SHARED_OF("case", "VALUE", NULL),
+    M3_CLI_SHARED_OF("ids", "VALUE", NULL),
+    M3_CLI_SHARED_OF("image", "VALUE", NULL),
+    M3_CLI_SHARED_OF("video", "VALUE", NULL),
+    M3_CLI_SHARED_OF("linear", "VALUE", NULL),
+    M3_CLI_SHARED_OF("threads", "VALUE", NULL),
+    M3_CLI_SHARED_OF("progress", NULL, NULL),
+    M3_CLI_SHARED_OF("set", "VALUE", NULL),
+    M3_CLI_SHARED_OF("allow-long", NULL, NULL),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-static int take_option(void *arguments, int option, struct m3_error *error)
-{
-    struct arguments *a = arguments;
-    switch (option) {
-    case OPT_PROFILE: a->profile = optarg; break;
-    case OPT_OUT: a->out = optarg; break;
-    case OPT_TAPS: a->taps = optarg; break;
-    case OPT_HELP: a->help = 1; break;
-    case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 1, 100000, error);
-    case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
-    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
-    default: return -1;
-    }
-    return M3_OK;
-}
+static const struct m3_cli_command command_line = { "envelope", about, options, 25, end };
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct arguments){ .runs = M3_ENVELOPE_RUNS, .row_runs = -1, .seed = 1 };
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
     a->input.quiet = 1;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
@@ -181,7 +172,7 @@ int m3_cli_envelope(int argc, char **argv)
     char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
 
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) status = run(&a, line, &notes, &error);
     m3_cli_input_end(&a.input);
     free(line);

@@ -1,48 +1,12 @@
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
 #include "model/files/case.h"
 #include "oracle/explain/explain.h"
-
-static const char help[] =
-    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
-    "                     --tap TAP --token T [--channel C] [--json] [--html OUT] [--set FIELD=VALUE ...]\n"
-    "                     [--threads N] [--allow-long]\n"
-    "\n"
-    "Explains one element of a tap: the equation, the numbers that went in, each step to the result, and where the\n"
-    "operator is defined. For a choice it shows the reasons: scores, forced blocks, ranking, margin, and what was\n"
-    "rejected. For the logits of an MTP module it says which token was drafted, and whether the main model accepts it.\n"
-    "The numbers are those of a pass in float with ordered sums, whose bits are those of m3ref run --ops plain. No\n"
-    "layer after that of the tap is run. As a check, explain calls the plain operator on this row alone, and computes\n"
-    "the printed steps. If one of the two gives other bits than the pass, explain reports an error instead.\n"
-    "\n"
-    "  MODEL              model directory, as for m3ref run\n"
-    "  --case F           file with the inputs; --ids, --prompt or --chat, --image and --video may replace it, as for\n"
-    "                     m3ref run. The case holds one sequence\n"
-    "  --tap TAP          the tap, such as layers.3.moe.weights (SPEC 6; m3ref run --dump writes all of them)\n"
-    "  --token T          the row of the tap, counted from 0. A row is a token; in the vision tower it is a patch;\n"
-    "                     from projector.merged on it is a merged token; in vision.grid it is a picture\n"
-    "  --channel C        the element of the row, from 0: one number, or an index for each dimension, such as 2,5 for\n"
-    "                     channel 5 of head 2. For index.blocks it is a group and a block: --channel 0,3 asks why\n"
-    "                     group 0 did or did not choose block 3. For moe.experts it is an expert. Default: the largest\n"
-    "                     element. For these two taps the default explains the whole choice (of group 0), and\n"
-    "                     does not ask about one block or expert\n"
-    "  --json             print one JSON object for each step, table and note, then one for the summary. Arrays of\n"
-    "                     more than 65,536 numbers are left out\n"
-    "  --html OUT         also write a self-contained HTML page\n"
-    "  --set FIELD=VALUE  choose a reading of the model, as for m3ref run\n"
-    "  --threads N        number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress         without a terminal: write a line about progress every minute\n"
-    "  --allow-long       allow positions >= max_position_embeddings\n"
-    "  --help             print this text\n"
-    "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
-    "token or channel out of range; 65 bad file; 66 missing file; 69 the Python package that makes ids from words is not\n"
-    "available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_input input;
@@ -54,46 +18,73 @@ struct arguments {
     int json, help;
 };
 
-enum { OPT_TAP = 256, OPT_TOKEN, OPT_CHANNEL, OPT_JSON, OPT_HTML, OPT_HELP };
+static const char about[] =
+    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
+    "                     --tap TAP --token T [--channel C] [--json] [--html OUT] [--set FIELD=VALUE ...]\n"
+    "                     [--threads N] [--allow-long]\n"
+    "\n"
+    "Explains one element of a tap: the equation, the numbers that went in, each step to the result, and where the\n"
+    "operator is defined. For a choice it shows the reasons: scores, forced blocks, ranking, margin, and what was\n"
+    "rejected. For the logits of an MTP module it says which token was drafted, and whether the main model accepts it.\n"
+    "The numbers are those of a pass in float with ordered sums, whose bits are those of m3ref run --ops plain. No\n"
+    "layer after that of the tap is run. As a check, explain calls the plain operator on this row alone, and computes\n"
+    "the printed steps. If one of the two gives other bits than the pass, explain reports an error instead.\n"
+    "\n";
 
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
-    { "chat", required_argument, NULL, M3_CLI_CHAT },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "tap", required_argument, NULL, OPT_TAP },
-    { "token", required_argument, NULL, OPT_TOKEN },
-    { "channel", required_argument, NULL, OPT_CHANNEL },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "html", required_argument, NULL, OPT_HTML },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
+static const char end[] =
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
+    "token or channel out of range; 65 bad file; 66 missing file; 69 the Python package that makes ids from words is not\n"
+    "available; 70 internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("MODEL",
+      "model directory, as for m3ref run"),
+    M3_CLI_SHARED_OF("case", "F",
+      "file with the inputs; --ids, --prompt or --chat, --image and --video may replace it, as for\n"
+      "m3ref run. The case holds one sequence"),
+    M3_CLI_TEXT_OF("tap", "TAP", tap,
+      "the tap, such as layers.3.moe.weights (SPEC 6; m3ref run --dump writes all of them)"),
+    M3_CLI_NUMBER_OF("token", "T", token, 0, INT32_MAX,
+      "the row of the tap, counted from 0. A row is a token; in the vision tower it is a patch;\n"
+      "from projector.merged on it is a merged token; in vision.grid it is a picture"),
+    M3_CLI_TEXT_OF("channel", "C", channel,
+      "the element of the row, from 0: one number, or an index for each dimension, such as 2,5 for\n"
+      "channel 5 of head 2. For index.blocks it is a group and a block: --channel 0,3 asks why\n"
+      "group 0 did or did not choose block 3. For moe.experts it is an expert. Default: the largest\n"
+      "element. For these two taps the default explains the whole choice (of group 0), and\n"
+      "does not ask about one block or expert"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object for each step, table and note, then one for the summary. Arrays of\n"
+      "more than 65,536 numbers are left out"),
+    M3_CLI_TEXT_OF("html", "OUT", reports.html,
+      "also write a self-contained HTML page"),
+    M3_CLI_SHARED_OF("set", "FIELD=VALUE",
+      "choose a reading of the model, as for m3ref run"),
+    M3_CLI_SHARED_OF("threads", "N",
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_SHARED_OF("progress", NULL,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_SHARED_OF("allow-long", NULL,
+      "allow positions >= max_position_embeddings"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_SHARED_OF("ids", "VALUE", NULL),
+    M3_CLI_SHARED_OF("prompt", "VALUE", NULL),
+    M3_CLI_SHARED_OF("chat", "VALUE", NULL),
+    M3_CLI_SHARED_OF("image", "VALUE", NULL),
+    M3_CLI_SHARED_OF("video", "VALUE", NULL),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-static int take_option(void *arguments, int option, struct m3_error *error)
-{
-    struct arguments *a = arguments;
-    switch (option) {
-    case OPT_TAP: a->tap = optarg; break;
-    case OPT_TOKEN: return m3_cli_number(&a->token, "--token", optarg, 0, INT32_MAX, error);
-    case OPT_CHANNEL: a->channel = optarg; break;
-    case OPT_JSON: a->json = 1; break;
-    case OPT_HTML: a->reports.html = optarg; break;
-    case OPT_HELP: a->help = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
-}
+static const struct m3_cli_command command_line = { "explain", about, options, 21, end };
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
     a->input.quiet = 1;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
@@ -158,7 +149,7 @@ int m3_cli_explain(int argc, char **argv)
     struct m3_case c = { 0 };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) {
-        status = m3_cli_help(help, &error);
+        status = m3_cli_print_help(&command_line, &error);
     } else if (!status) {
         status = m3_explain_open(&how, &model, a.model, a.tap, &notes, &error);
         if (!status) status = explain(&a, how, &c, &error);

@@ -1,5 +1,3 @@
-#include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
 #include "cli/ranks.h"
@@ -14,40 +13,6 @@
 #include "io/json.h"
 #include "io/vocabulary.h"
 #include "model/plugin.h"
-
-static const char help[] =
-    "usage: m3ref generate MODEL (--ids 1,2,3 | --prompt TEXT | --chat F.json | --case F) [--image A.png ...]\n"
-    "                      [--max-new N] [--speculative] ...\n"
-    "\n"
-    "Continues the given tokens one at a time. The keys and values of all tokens stay in memory. Decoding is greedy\n"
-    "unless --temperature is above 0. Prints one line per token, as soon as the token is known: its number in the\n"
-    "output, from 0, its id, the natural logarithm of its probability, and its logit minus the largest other logit. At\n"
-    "the end all ids are printed on one line. If MODEL has a tokenizer.json, each line ends with the token's text, and\n"
-    "a last line has all of it.\n"
-    "\n"
-    "  --ids, --prompt, --chat, --case, --image, --video, --allow-long     as for m3ref run\n"
-    "  --max-new N            stop after N tokens, default 16\n"
-    "  --stop IDS             stop after any of these ids, separated by commas. The id that stops is printed too\n"
-    "  --temperature T        sample from softmax(logits / T); 0, the default, takes the most likely token\n"
-    "  --top-k K              sample only from the K most likely tokens; 0, the default, means all\n"
-    "  --top-p P              sample only from the smallest set of tokens whose probabilities sum to at least P;\n"
-    "                         default 1\n"
-    "  --seed S               seed of the sampling, default 0. The same seed and logits give the same tokens on\n"
-    "                         every machine\n"
-    "  --speculative          the model's MTP modules draft tokens, and the model verifies the drafts in one pass.\n"
-    "                         This needs fewer passes. Greedy tokens stay the same; sampled tokens keep their\n"
-    "                         distribution\n"
-    "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
-    "                         As for m3ref run\n"
-    "  --json                 print JSON lines: one object per token, then a summary, and under mpirun\n"
-    "                         one about the ranks\n"
-    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
-    "  --ops-guard, --timeout S, --progress\n"
-    "                         as for m3ref run\n"
-    "  --help                 print this text\n"
-    "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in, or the Python package that makes ids from words, not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *stop;
@@ -57,85 +22,97 @@ struct arguments {
     struct m3_generation how;
 };
 
-enum {
-    OPT_MAX_NEW = 256,
-    OPT_STOP,
-    OPT_TEMPERATURE,
-    OPT_TOP_K,
-    OPT_TOP_P,
-    OPT_SEED,
-    OPT_SPECULATIVE,
-    OPT_JSON,
-    OPT_HELP,
-    OPT_PLAN
-};
-
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
-    { "chat", required_argument, NULL, M3_CLI_CHAT },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "max-new", required_argument, NULL, OPT_MAX_NEW },
-    { "stop", required_argument, NULL, OPT_STOP },
-    { "temperature", required_argument, NULL, OPT_TEMPERATURE },
-    { "top-k", required_argument, NULL, OPT_TOP_K },
-    { "top-p", required_argument, NULL, OPT_TOP_P },
-    { "seed", required_argument, NULL, OPT_SEED },
-    { "speculative", no_argument, NULL, OPT_SPECULATIVE },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "plan", no_argument, NULL, OPT_PLAN },
-    { "precision", required_argument, NULL, M3_CLI_PRECISION },
-    { "linear", required_argument, NULL, M3_CLI_LINEAR },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "ops", required_argument, NULL, M3_CLI_OPS },
-    { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
-    { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
-};
-
-/* A real number in [low, high], or in (low, high] if `open`; NaN is rejected. */
-static int parse_real(double *number, const char *flag, const char *text, double low, double high, int open,
-                      struct m3_error *error)
-{
-    char *end;
-    errno = 0;
-    *number = strtod(text, &end);
-    if (!errno && end != text && !*end && *number >= low && *number <= high && !(open && *number == low)) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s %g to %g", flag, text, open ? "above" : "from",
-                   low, high);
-}
-
-static int take_option(void *arguments, int option, struct m3_error *error)
+static int take_temperature(void *arguments, const char *value, struct m3_error *error)
 {
     struct arguments *a = arguments;
-    struct m3_sampling *s = &a->how.sampling;
-    switch (option) {
-    case OPT_MAX_NEW: return m3_cli_number(&a->how.max_new, "--max-new", optarg, 1, INT32_MAX, error);
-    case OPT_STOP: a->stop = optarg; break;
-    case OPT_TEMPERATURE: return parse_real(&s->temperature, "--temperature", optarg, 0, 1e6, 0, error);
-    case OPT_TOP_K: return m3_cli_number(&s->top_k, "--top-k", optarg, 0, INT32_MAX, error);
-    case OPT_TOP_P: return parse_real(&s->top_p, "--top-p", optarg, 0, 1, 1, error);
-    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
-    case OPT_SPECULATIVE: a->how.speculative = 1; break;
-    case OPT_JSON: a->json = a->input.quiet = 1; break;
-    case OPT_PLAN: a->plan = 1; break;
-    case OPT_HELP: a->help = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
+    return m3_cli_real(&a->how.sampling.temperature, "--temperature", value, 0, 1e6, 0, error);
 }
+
+static int take_top_p(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return m3_cli_real(&a->how.sampling.top_p, "--top-p", value, 0, 1, 1, error);
+}
+
+static const char about[] =
+    "usage: m3ref generate MODEL (--ids 1,2,3 | --prompt TEXT | --chat F.json | --case F) [--image A.png ...]\n"
+    "                      [--max-new N] [--speculative] ...\n"
+    "\n"
+    "Continues the given tokens one at a time. The keys and values of all tokens stay in memory. Decoding is greedy\n"
+    "unless --temperature is above 0. Prints one line per token, as soon as the token is known: its number in the\n"
+    "output, from 0, its id, the natural logarithm of its probability, and its logit minus the largest other logit. At\n"
+    "the end all ids are printed on one line. If MODEL has a tokenizer.json, each line ends with the token's text, and\n"
+    "a last line has all of it.\n"
+    "\n";
+
+static const char end[] =
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
+    "plug-in, or the Python package that makes ids from words, not available; 70 internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("--ids, --prompt, --chat, --case, --image, --video, --allow-long",
+      "as for m3ref run"),
+    M3_CLI_NUMBER_OF("max-new", "N", how.max_new, 1, INT32_MAX,
+      "stop after N tokens, default 16"),
+    M3_CLI_TEXT_OF("stop", "IDS", stop,
+      "stop after any of these ids, separated by commas. The id that stops is printed too"),
+    M3_CLI_TAKEN("temperature", "T", take_temperature,
+      "sample from softmax(logits / T); 0, the default, takes the most likely token"),
+    M3_CLI_NUMBER_OF("top-k", "K", how.sampling.top_k, 0, INT32_MAX,
+      "sample only from the K most likely tokens; 0, the default, means all"),
+    M3_CLI_TAKEN("top-p", "P", take_top_p,
+      "sample only from the smallest set of tokens whose probabilities sum to at least P;\n"
+      "default 1"),
+    M3_CLI_NUMBER_OF("seed", "S", seed, 0, INT64_MAX,
+      "seed of the sampling, default 0. The same seed and logits give the same tokens on\n"
+      "every machine"),
+    M3_CLI_FLAG_OF("speculative", how.speculative,
+      "the model's MTP modules draft tokens, and the model verifies the drafts in one pass.\n"
+      "This needs fewer passes. Greedy tokens stay the same; sampled tokens keep their\n"
+      "distribution"),
+    M3_CLI_FLAG_OF("plan", plan,
+      "print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
+      "As for m3ref run"),
+    M3_CLI_FLAG_OF("json", json,
+      "print JSON lines: one object per token, then a summary, and under mpirun\n"
+      "one about the ranks"),
+    M3_CLI_ROW("--precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,",
+      ""),
+    M3_CLI_ROW("--ops-guard, --timeout S, --progress",
+      "\n"
+      "as for m3ref run"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_SHARED_OF("case", "VALUE", NULL),
+    M3_CLI_SHARED_OF("ids", "VALUE", NULL),
+    M3_CLI_SHARED_OF("prompt", "VALUE", NULL),
+    M3_CLI_SHARED_OF("chat", "VALUE", NULL),
+    M3_CLI_SHARED_OF("image", "VALUE", NULL),
+    M3_CLI_SHARED_OF("video", "VALUE", NULL),
+    M3_CLI_SHARED_OF("allow-long", NULL, NULL),
+    M3_CLI_SHARED_OF("precision", "VALUE", NULL),
+    M3_CLI_SHARED_OF("linear", "VALUE", NULL),
+    M3_CLI_SHARED_OF("threads", "VALUE", NULL),
+    M3_CLI_SHARED_OF("progress", NULL, NULL),
+    M3_CLI_SHARED_OF("set", "VALUE", NULL),
+    M3_CLI_SHARED_OF("ops", "VALUE", NULL),
+    M3_CLI_SHARED_OF("ops-guard", NULL, NULL),
+    M3_CLI_SHARED_OF("timeout", "VALUE", NULL),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "generate", about, options, 25, end };
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct arguments){ .how = { .max_new = 16, .sampling = { .top_p = 1 } } };
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
+    a->input.quiet = a->json;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     a->how.engine = a->input.engine;
     a->how.linear = a->input.linear;
@@ -351,7 +328,7 @@ int m3_cli_generate(int argc, char **argv)
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { 0 };
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     if (status || a.help) status = m3_cli_end(status, &notes, &error);
     else status = m3_cli_ops_run(&a.input.ops, generate_command, &a);
     m3_cli_input_end(&a.input);

@@ -1,4 +1,3 @@
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,79 +9,12 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
 #include "io/json.h"
 #include "model/files/gradient_file.h"
 #include "model/readings.h"
-
-static const char help[] =
-    "usage: m3ref grad MODEL --case F [--loss lm,mtp,aux,kl] [--dump OUT] [--taps GLOB,...] ...\n"
-    "\n"
-    "Computes losses over the labels of a case, and the gradient of their sum for every parameter that they reach and\n"
-    "every tap (ref/train/TRAINING.md). One layer at a time is recomputed from its input and differentiated. So the\n"
-    "memory needed is that of one layer, plus the hidden states of all layers.\n"
-    "\n"
-    "  --case F               read the inputs from a safetensors file, as `m3ref run` does. It must also have the tensor\n"
-    "                         `labels`, in I32 or I64 and of the shape of input_ids. Row t predicts the label of row\n"
-    "                         t+1. A row whose next label is -100 is left out; the other rows are the scored rows.\n"
-    "                         Several sequences are allowed; a loss is a mean over the scored rows of all of them\n"
-    "  --loss L,...           which losses to add; default lm:\n"
-    "                         lm   cross-entropy of the next token, mean over the scored rows\n"
-    "                         mtp  cross-entropy of the modules for multi-token prediction\n"
-    "                         aux  balance of the router\n"
-    "                         kl   alignment of the index branch with the main branch; only the index branch learns\n"
-    "                              from it\n"
-    "  --mtp-weight X         what the loss of the modules is multiplied with; default 0.1\n"
-    "  --aux-weight X         the same for the balance of the router; default 0.001\n"
-    "  --kl-weight X          the same for the alignment of the index branch; default 1\n"
-    "  --dump OUT             write gradients to OUT, a safetensors file (or .gz): d.param.TENSOR for parameters, d.TAP\n"
-    "                         for taps if there is one sequence. OUT appears only after a successful run\n"
-    "  --taps GLOB,...        write only these gradients (\"param.*\", \"layers.3.*\"); default all\n"
-    "  --precision f32|f64    f32 (default): compute in float; f64: compute in double\n"
-    "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
-    "                         order of the index, which have the same bits on every machine\n"
-    "  --ops plain            run the plain definitions of all operators and of their derivatives: slow, but with the\n"
-    "                         bits of --linear ordered\n"
-    "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress             without a terminal: write a line about progress every minute\n"
-    "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented; or one of a\n"
-    "                         loss, default first (sections 19.16 and 19.17 of ref/train/TRAINING.md):\n"
-    "                         kl_phase=sparse|warmup (over the chosen blocks, or over all keys in both branches)\n"
-    "                         kl_teacher=prob|logit|all  kl_teacher_norm=support|cut|cutnorm  kl_over=tokens|blocks\n"
-    "                         kl_direction=forward|reverse  kl_scale=rsqrt|1  kl_tau=NUMBER  kl_log_eps=NUMBER\n"
-    "                         kl_count=rows_groups|rows  kl_rows=valid|all  aux=softmax|sigmoid\n"
-    "  --allow-long           allow positions >= max_position_embeddings\n"
-    "  --plan                 print what the computation will need (files, bytes, memory, disk, operations, time), then\n"
-    "                         stop. The case must hold one sequence\n"
-    "  --json                 print one JSON object\n"
-    "  --help                 print this text\n"
-    "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70 internal\n"
-    "error; 74 I/O error.\n";
-
-enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_PLAN, OPT_JSON, OPT_HELP };
-
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "loss", required_argument, NULL, OPT_LOSS },
-    { "mtp-weight", required_argument, NULL, OPT_MTP },
-    { "aux-weight", required_argument, NULL, OPT_AUX },
-    { "kl-weight", required_argument, NULL, OPT_KL },
-    { "dump", required_argument, NULL, OPT_DUMP },
-    { "taps", required_argument, NULL, OPT_TAPS },
-    { "precision", required_argument, NULL, M3_CLI_PRECISION },
-    { "linear", required_argument, NULL, M3_CLI_LINEAR },
-    { "ops", required_argument, NULL, M3_CLI_OPS },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "plan", no_argument, NULL, OPT_PLAN },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
-};
 
 struct arguments {
     const char *model, *dump, *taps, *loss;
@@ -93,31 +25,100 @@ struct arguments {
 };
 
 /* A finite number above 0. */
-static int take_weight(double *weight, const char *flag, struct m3_error *error)
+static int take_weight(double *weight, const char *flag, const char *value, struct m3_error *error)
 {
     char *end;
-    *weight = strtod(optarg, &end);
-    if (end != optarg && !*end && isfinite(*weight) && *weight > 0) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number above 0", flag, optarg);
+    *weight = strtod(value, &end);
+    if (end != value && !*end && isfinite(*weight) && *weight > 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number above 0", flag, value);
 }
 
-static int take_option(void *arguments, int option, struct m3_error *error)
+static int take_mtp_weight(void *arguments, const char *value, struct m3_error *error)
 {
-    struct arguments *a = arguments;
-    switch (option) {
-    case OPT_LOSS: a->loss = optarg; break;
-    case OPT_MTP: return take_weight(&a->weights.mtp, "--mtp-weight", error);
-    case OPT_AUX: return take_weight(&a->weights.aux, "--aux-weight", error);
-    case OPT_KL: return take_weight(&a->weights.kl, "--kl-weight", error);
-    case OPT_DUMP: a->dump = optarg; break;
-    case OPT_TAPS: a->taps = optarg; break;
-    case OPT_PLAN: a->plan = 1; break;
-    case OPT_JSON: a->json = a->input.quiet = 1; break;
-    case OPT_HELP: a->help = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
+    return take_weight(&((struct arguments *)arguments)->weights.mtp, "--mtp-weight", value, error);
 }
+
+static int take_aux_weight(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_weight(&((struct arguments *)arguments)->weights.aux, "--aux-weight", value, error);
+}
+
+static int take_kl_weight(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_weight(&((struct arguments *)arguments)->weights.kl, "--kl-weight", value, error);
+}
+
+static const char about[] =
+    "usage: m3ref grad MODEL --case F [--loss lm,mtp,aux,kl] [--dump OUT] [--taps GLOB,...] ...\n"
+    "\n"
+    "Computes losses over the labels of a case, and the gradient of their sum for every parameter that they reach and\n"
+    "every tap (ref/train/TRAINING.md). One layer at a time is recomputed from its input and differentiated. So the\n"
+    "memory needed is that of one layer, plus the hidden states of all layers.\n"
+    "\n";
+
+static const char end[] =
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70 internal\n"
+    "error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_SHARED_OF("case", "F",
+      "read the inputs from a safetensors file, as `m3ref run` does. It must also have the tensor\n"
+      "`labels`, in I32 or I64 and of the shape of input_ids. Row t predicts the label of row\n"
+      "t+1. A row whose next label is -100 is left out; the other rows are the scored rows.\n"
+      "Several sequences are allowed; a loss is a mean over the scored rows of all of them"),
+    M3_CLI_TEXT_OF("loss", "L,...", loss,
+      "which losses to add; default lm:\n"
+      "lm   cross-entropy of the next token, mean over the scored rows\n"
+      "mtp  cross-entropy of the modules for multi-token prediction\n"
+      "aux  balance of the router\n"
+      "kl   alignment of the index branch with the main branch; only the index branch learns\n"
+      "     from it"),
+    M3_CLI_TAKEN("mtp-weight", "X", take_mtp_weight,
+      "what the loss of the modules is multiplied with; default 0.1"),
+    M3_CLI_TAKEN("aux-weight", "X", take_aux_weight,
+      "the same for the balance of the router; default 0.001"),
+    M3_CLI_TAKEN("kl-weight", "X", take_kl_weight,
+      "the same for the alignment of the index branch; default 1"),
+    M3_CLI_TEXT_OF("dump", "OUT", dump,
+      "write gradients to OUT, a safetensors file (or .gz): d.param.TENSOR for parameters, d.TAP\n"
+      "for taps if there is one sequence. OUT appears only after a successful run"),
+    M3_CLI_TEXT_OF("taps", "GLOB,...", taps,
+      "write only these gradients (\"param.*\", \"layers.3.*\"); default all"),
+    M3_CLI_SHARED_OF("precision", "f32|f64",
+      "f32 (default): compute in float; f64: compute in double"),
+    M3_CLI_SHARED_OF("linear", "blas|ordered",
+      "compute matrix products with the BLAS library (default), or with sums in ascending\n"
+      "order of the index, which have the same bits on every machine"),
+    M3_CLI_SHARED_OF("ops", "plain",
+      "run the plain definitions of all operators and of their derivatives: slow, but with the\n"
+      "bits of --linear ordered"),
+    M3_CLI_SHARED_OF("threads", "N",
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_SHARED_OF("progress", NULL,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_SHARED_OF("set", "FIELD=VALUE",
+      "choose another reading of the model (SPEC 4), if its gradient is implemented; or one of a\n"
+      "loss, default first (sections 19.16 and 19.17 of ref/train/TRAINING.md):\n"
+      "kl_phase=sparse|warmup (over the chosen blocks, or over all keys in both branches)\n"
+      "kl_teacher=prob|logit|all  kl_teacher_norm=support|cut|cutnorm  kl_over=tokens|blocks\n"
+      "kl_direction=forward|reverse  kl_scale=rsqrt|1  kl_tau=NUMBER  kl_log_eps=NUMBER\n"
+      "kl_count=rows_groups|rows  kl_rows=valid|all  aux=softmax|sigmoid"),
+    M3_CLI_SHARED_OF("allow-long", NULL,
+      "allow positions >= max_position_embeddings"),
+    M3_CLI_FLAG_OF("plan", plan,
+      "print what the computation will need (files, bytes, memory, disk, operations, time), then\n"
+      "stop. The case must hold one sequence"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "grad", about, options, 25, end };
 
 /* Sets the weights of losses that are not named to 0. */
 static int choose_losses(struct m3_loss_weights *w, const char *names, struct m3_error *error)
@@ -157,8 +158,10 @@ static int take_readings(struct arguments *a, struct m3_error *error)
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct arguments){ .loss = "lm", .weights = { 1, 0.1, 0.001, 1 } };
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
+    a->input.quiet = a->json;
     if (!a->input.case_path) return m3_fail(error, M3_USAGE, "grad: got no --case, expected one with labels");
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
@@ -362,7 +365,7 @@ int m3_cli_grad(int argc, char **argv)
     char *line = m3_cli_line(argc, argv);
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
     if (!line) a = (struct arguments){ 0 };
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) status = a.plan ? plan(&a, &notes, &error) : grad(&a, line, &notes, &error);
     m3_cli_input_end(&a.input);
     free(line);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/words.h"
 #include "io/processors.h"
 #include "model/files/batch.h"
@@ -20,57 +21,83 @@ static int choose(int *second, const char *flag, const char *text, const char *a
     return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
 }
 
-/* Returns -1 if `option` is not a shared one. */
-static int take_shared(struct m3_cli_input *in, int option, const char *command, struct m3_error *error)
+static int take_image(void *arguments, const char *value, struct m3_error *error)
 {
-    int second = 0, status = M3_OK;
-    switch (option) {
-    case M3_CLI_CASE: in->case_path = optarg; break;
-    case M3_CLI_IDS: in->ids = optarg; break;
-    case M3_CLI_PROMPT: in->prompt = optarg; break;
-    case M3_CLI_CHAT: in->chat = optarg; break;
-    case M3_CLI_IMAGE: in->images[in->image_count++] = optarg; break;
-    case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
-    case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
-    case M3_CLI_PROGRESS: in->progress = 1; break;
-    case M3_CLI_OPS: in->ops.name = optarg; break;
-    case M3_CLI_OPS_GUARD: in->ops.guard_all = 1; break;
-    case M3_CLI_TIMEOUT_OPTION: return m3_cli_number(&in->ops.timeout, "--timeout", optarg, 1, 1000000, error);
-    case M3_CLI_THREADS: return m3_cli_number(&in->threads, "--threads", optarg, 1, 1024, error);
-    case M3_CLI_PRECISION:
-        status = choose(&second, "--precision", optarg, "f32", "f64", error);
-        in->engine = second ? m3_engine_f64() : m3_engine_f32();
-        break;
-    case M3_CLI_LINEAR:
-        status = choose(&second, "--linear", optarg, "blas", "ordered", error);
-        in->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-        break;
-    case M3_CLI_SET:
-        if (in->sets == M3_CLI_MOST_SETS) return m3_fail(error, M3_USAGE, "%s: too many --set", command);
-        in->set[in->sets++] = optarg;
-        break;
-    default: return -1;
-    }
+    struct m3_cli_input *in = arguments;
+    (void)error;
+    in->images[in->image_count++] = value;
+    return M3_OK;
+}
+
+static int take_video(void *arguments, const char *value, struct m3_error *error)
+{
+    struct m3_cli_input *in = arguments;
+    (void)error;
+    in->videos[in->video_count++] = value;
+    return M3_OK;
+}
+
+static int take_precision(void *arguments, const char *value, struct m3_error *error)
+{
+    struct m3_cli_input *in = arguments;
+    int second = 0;
+    const int status = choose(&second, "--precision", value, "f32", "f64", error);
+    in->engine = second ? m3_engine_f64() : m3_engine_f32();
     return status;
 }
 
-int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const struct option *options, m3_cli_take take,
-                       void *arguments, const int *help, struct m3_error *error)
+static int take_linear(void *arguments, const char *value, struct m3_error *error)
 {
-    int option, status = M3_OK;
+    struct m3_cli_input *in = arguments;
+    int second = 0;
+    const int status = choose(&second, "--linear", value, "blas", "ordered", error);
+    in->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+    return status;
+}
+
+static int take_set(void *arguments, const char *value, struct m3_error *error)
+{
+    struct m3_cli_input *in = arguments;
+    if (in->sets == M3_CLI_MOST_SETS) return m3_fail(error, M3_USAGE, "--set: got too many, expected %d", in->sets);
+    in->set[in->sets++] = value;
+    return M3_OK;
+}
+
+#define AT(field) .at = offsetof(struct m3_cli_input, field)
+static const struct m3_cli_option shared[] = {
+    { .name = "case", .kind = M3_CLI_TEXT, AT(case_path) },
+    { .name = "ids", .kind = M3_CLI_TEXT, AT(ids) },
+    { .name = "prompt", .kind = M3_CLI_TEXT, AT(prompt) },
+    { .name = "chat", .kind = M3_CLI_TEXT, AT(chat) },
+    { .name = "image", .kind = M3_CLI_TAKE, .take = take_image },
+    { .name = "video", .kind = M3_CLI_TAKE, .take = take_video },
+    { .name = "allow-long", .kind = M3_CLI_FLAG, AT(allow_long) },
+    { .name = "progress", .kind = M3_CLI_FLAG, AT(progress) },
+    { .name = "ops", .kind = M3_CLI_TEXT, AT(ops.name) },
+    { .name = "ops-guard", .kind = M3_CLI_FLAG, AT(ops.guard_all) },
+    { .name = "timeout", .kind = M3_CLI_NUMBER, AT(ops.timeout), .low = 1, .high = 1000000 },
+    { .name = "threads", .kind = M3_CLI_NUMBER, AT(threads), .low = 1, .high = 1024 },
+    { .name = "precision", .kind = M3_CLI_TAKE, .take = take_precision },
+    { .name = "linear", .kind = M3_CLI_TAKE, .take = take_linear },
+    { .name = "set", .kind = M3_CLI_TAKE, .take = take_set },
+};
+#undef AT
+
+const struct m3_cli_option *m3_cli_input_option(const char *name)
+{
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        if (strcmp(shared[i].name, name) == 0) return &shared[i];
+    return NULL;
+}
+
+int m3_cli_input_begin(struct m3_cli_input *in, int argc, struct m3_error *error)
+{
     *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
                                  .videos = malloc((size_t)argc * sizeof *in->videos),
                                  .engine = m3_engine_f32(),
                                  .threads = m3_processors() };
     if (!in->images || !in->videos) return m3_fail_memory(error, "the command line", 0);
-    optind = 0;         /* argv is not the program's: start afresh */
-    opterr = 0;
-    while (!status && !*help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        status = take_shared(in, option, argv[0], error);
-        if (status < 0) status = take(arguments, option, error);
-        if (status < 0) status = m3_cli_bad_option(option, argv, argv[0], error);
-    }
-    return status;
+    return M3_OK;
 }
 
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,

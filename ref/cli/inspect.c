@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "base/sha256.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "io/matrix.h"
 #include "io/json.h"
@@ -15,26 +16,40 @@
 #include "model/model.h"
 #include "model/taps.h"
 
-static const char help[] =
+struct arguments {
+    const char *path, *tensors;
+    int json, sha256, help;
+};
+
+static const char about[] =
     "usage: m3ref inspect FILE_OR_MODEL [--tensors GLOB,...] [--json] [--sha256]\n"
     "\n"
     "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and\n"
     "largest value, root mean square, and number of NaN. Codes of 8 or 4 bits are shown with their scales applied,\n"
     "if they have scales. A model directory is first checked against its config. All missing and extra tensors,\n"
     "wrong shapes and wrong dtypes are reported.\n"
-    "\n"
-    "  --tensors GLOB,...   only names that match: * is any text, ? any character\n"
-    "  --json               print one JSON object per line\n"
-    "  --sha256             print only the hash of each tensor's bytes, and its name\n"
-    "  --help               print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 missing file; 70\n"
     "internal error; 74 I/O error.\n";
 
-struct arguments {
-    const char *path, *tensors;
-    int json, sha256;
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_TEXT_OF("tensors", "GLOB,...", tensors,
+      "only names that match: * is any text, ? any character"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object per line"),
+    M3_CLI_FLAG_OF("sha256", sha256,
+      "print only the hash of each tensor's bytes, and its name"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
 };
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "inspect", about, options, 23, end };
 
 struct statistics {
     double min, max, sum_of_squares;
@@ -229,27 +244,10 @@ static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_
 
 int m3_cli_inspect(int argc, char **argv)
 {
-    enum { OPT_TENSORS = 256, OPT_JSON, OPT_SHA256, OPT_HELP };
-    static const struct option options[] = { { "tensors", required_argument, NULL, OPT_TENSORS },
-                                             { "json", no_argument, NULL, OPT_JSON },
-                                             { "sha256", no_argument, NULL, OPT_SHA256 },
-                                             { "help", no_argument, NULL, OPT_HELP },
-                                             { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { 0 };
-    int option, status = M3_OK;
-
-    optind = 0;
-    opterr = 0;
-    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-        case OPT_TENSORS: a.tensors = optarg; break;
-        case OPT_JSON: a.json = 1; break;
-        case OPT_SHA256: a.sha256 = 1; break;
-        default: status = m3_cli_bad_option(option, argv, "inspect", &error);
-        }
-    }
+    int status = m3_cli_options(&command_line, &a, NULL, argc, argv, &error);
+    if (!status && a.help) return m3_cli_end(m3_cli_print_help(&command_line, &error), &notes, &error);
     if (!status && argc - optind != 1)
         status =
             m3_fail(&error, M3_USAGE, "inspect: got %d names, expected one file or model directory", argc - optind);

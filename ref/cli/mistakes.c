@@ -6,28 +6,45 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "io/json.h"
 #include "oracle/operators/which.h"
 #include "oracle/variants/mistakes.h"
 
-static const char help[] =
+struct arguments {
+    const char *id;
+    int list, json, help;
+};
+
+static const char about[] =
     "usage: m3ref mistakes [--list] [--json]\n"
     "       m3ref mistakes --show ID [--json]\n"
     "\n"
     "Prints the known mistakes: errors that public implementations have made, or could easily make. Each mistake can\n"
     "be found in a dump (m3ref compare, m3ref blame) or in the results of one operator (m3ref op). Mistakes of\n"
     "derivatives, grad.*, are only found by m3ref op.\n"
-    "\n"
-    "  --list      print every mistake (the default)\n"
-    "  --show ID   print one mistake: what it is; the tap where it shows first; the operators whose cases can find\n"
-    "              it; the properties that model and case must have for the mistake to show; and, if there is one,\n"
-    "              the reading of the model under which the same behaviour is correct\n"
-    "  --json      print one JSON object per mistake\n"
-    "  --help      print this text\n"
-    "\n"
-    "Exit status: 0 done; 64 wrong usage, or an unknown ID; 70 internal error; 74 I/O error.\n";
+    "\n";
 
-enum { OPT_LIST = 256, OPT_SHOW, OPT_JSON, OPT_HELP };
+static const char end[] = "\n"
+                          "Exit status: 0 done; 64 wrong usage, or an unknown ID; 70 internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_FLAG_OF("list", list,
+      "print every mistake (the default)"),
+    M3_CLI_TEXT_OF("show", "ID", id,
+      "print one mistake: what it is; the tap where it shows first; the operators whose cases can find\n"
+      "it; the properties that model and case must have for the mistake to show; and, if there is one,\n"
+      "the reading of the model under which the same behaviour is correct"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object per mistake"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "mistakes", about, options, 14, end };
 
 /* For every operator which mistakes are its own: [m3_operator_rows()], to be freed with free_owners in any case. */
 static int find_owners(unsigned char ***are_of, struct m3_error *error)
@@ -117,29 +134,12 @@ static int print(const char *id, int json, struct m3_error *error)
 
 int m3_cli_mistakes(int argc, char **argv)
 {
-    static const struct option options[] = {
-        { "list", no_argument, NULL, OPT_LIST },
-        { "show", required_argument, NULL, OPT_SHOW },
-        { "json", no_argument, NULL, OPT_JSON },
-        { "help", no_argument, NULL, OPT_HELP },
-        { NULL, 0, NULL, 0 },
-    };
     struct m3_error notes = { 0 }, error = { 0 };
-    const char *id = NULL;
-    int option, status = M3_OK, json = 0;
-    optind = 0;
-    opterr = 0;
-    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case OPT_LIST: break;
-        case OPT_SHOW: id = optarg; break;
-        case OPT_JSON: json = 1; break;
-        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-        default: status = m3_cli_bad_option(option, argv, "mistakes", &error);
-        }
-    }
+    struct arguments a = { 0 };
+    int status = m3_cli_options(&command_line, &a, NULL, argc, argv, &error);
+    if (!status && a.help) return m3_cli_end(m3_cli_print_help(&command_line, &error), &notes, &error);
     if (!status && optind != argc)
         status = m3_fail(&error, M3_USAGE, "mistakes: got %d names, expected none", argc - optind);
-    if (!status) status = print(id, json, &error);
+    if (!status) status = print(a.id, a.json, &error);
     return m3_cli_end(status, &notes, &error);
 }

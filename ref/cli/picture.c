@@ -4,12 +4,19 @@
 
 #include "base/printable.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
 #include "io/processors.h"
 #include "oracle/picture/picture.h"
 
-static const char help[] =
+struct arguments {
+    const char *dump, *out, *model;
+    int64_t threads;
+    int help, is_svg;
+};
+
+static const char about[] =
     "usage: m3ref picture DUMP OUT.html|OUT.svg [--model DIR] [--threads N]\n"
     "\n"
     "Draws a run from its dump, into one self-contained page or picture, for light and for dark screens. The\n"
@@ -21,23 +28,30 @@ static const char help[] =
     "  residual stream (out); the logit lens, the next token after each layer (out and --model); drafts of the MTP\n"
     "  modules against the main model's tokens (logits); the patches of pictures, and how often later tokens choose\n"
     "  the key blocks with the pictures' tokens (vision.pixels, projector.out, fused).\n"
-    "\n"
-    "  DUMP             dump of one sequence: a safetensors file (or .gz)\n"
-    "  OUT              the file to write: a page if its name ends in .html, a picture if it ends in .svg\n"
-    "  --model DIR      model directory of the run\n"
-    "  --threads N      number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --help           print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad file: also a dump with nothing to draw, or of several sequences; 66\n"
     "missing file; 70 internal error; 74 I/O error.\n";
 
-struct arguments {
-    const char *dump, *out, *model;
-    int64_t threads;
-    int help, is_svg;
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("DUMP",
+      "dump of one sequence: a safetensors file (or .gz)"),
+    M3_CLI_ROW("OUT",
+      "the file to write: a page if its name ends in .html, a picture if it ends in .svg"),
+    M3_CLI_TEXT_OF("model", "DIR", model,
+      "model directory of the run"),
+    M3_CLI_NUMBER_OF("threads", "N", threads, 1, 1024,
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-enum { OPT_MODEL = 256, OPT_THREADS, OPT_HELP };
+static const struct m3_cli_command command_line = { "picture", about, options, 19, end };
 
 static int ends_in(const char *name, const char *end)
 {
@@ -47,23 +61,7 @@ static int ends_in(const char *name, const char *end)
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    static const struct option options[] = {
-        { "model", required_argument, NULL, OPT_MODEL },
-        { "threads", required_argument, NULL, OPT_THREADS },
-        { "help", no_argument, NULL, OPT_HELP },
-        { NULL, 0, NULL, 0 },
-    };
-    int option, status = M3_OK;
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case OPT_MODEL: a->model = optarg; break;
-        case OPT_THREADS: status = m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error); break;
-        case OPT_HELP: a->help = 1; break;
-        default: status = m3_cli_bad_option(option, argv, "picture", error);
-        }
-    }
+    const int status = m3_cli_options(&command_line, a, NULL, argc, argv, error);
     if (status || a->help) return status;
     if (argc - optind != 2) return m3_fail(error, M3_USAGE, "picture: got %d names, expected DUMP OUT", argc - optind);
     a->dump = argv[optind];
@@ -101,7 +99,7 @@ int m3_cli_picture(int argc, char **argv)
     struct m3_picture picture = { 0 };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) {
-        status = m3_cli_help(help, &error);
+        status = m3_cli_print_help(&command_line, &error);
     } else if (!status) {
         status = m3_safetensors_open(&dump, a.dump, &error);
         if (!status && a.model) status = m3_model_open(&model, a.model, &notes, &error);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "io/json.h"
 #include "io/new_file.h"
@@ -15,27 +16,6 @@
 #include "model/model.h"
 #include "oracle/server/prompt.h"
 
-static const char help[] =
-    "usage: m3ref prompt MODEL [--tokens N] [--selection] [--seed S] [--out F] [--json] ...\n"
-    "\n"
-    "Makes a list of tokens to send to a server. With this list, rounding can change only few choices of blocks and\n"
-    "experts, and many of its tokens reach the clamps of the activation. The list is built in parts. For each part\n"
-    "several random lists are drawn, and the one with the fewest close choices and the most clamped tokens is kept.\n"
-    "The list has no special tokens and no placeholders of pictures. The last line of the output has the ids.\n"
-    "\n"
-    "  --tokens N             length of the list, at least 16; default 64\n"
-    "  --selection            make the list so long that sparse attention has to choose: it then has more tokens\n"
-    "                         than fit into the blocks that one row may choose\n"
-    "  --draws N              number of draws for each part, default 8\n"
-    "  --seed S               default 1; the same seed gives the same list\n"
-    "  --out F                write the list to F: a case (.safetensors), or as JSON (.json)\n"
-    "  --json                 print one JSON object instead of text\n"
-    "  --threads N, --set FIELD=VALUE, --progress    as for m3ref run\n"
-    "  --help                 print this text\n"
-    "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
-    "internal error; 74 I/O error.\n";
-
 struct arguments {
     const char *model, *out;
     struct m3_cli_input input;
@@ -43,37 +23,47 @@ struct arguments {
     int selection, json, help;
 };
 
-enum { OPT_TOKENS = 256, OPT_SELECTION, OPT_DRAWS, OPT_SEED, OPT_OUT, OPT_JSON, OPT_HELP };
+static const char about[] =
+    "usage: m3ref prompt MODEL [--tokens N] [--selection] [--seed S] [--out F] [--json] ...\n"
+    "\n"
+    "Makes a list of tokens to send to a server. With this list, rounding can change only few choices of blocks and\n"
+    "experts, and many of its tokens reach the clamps of the activation. The list is built in parts. For each part\n"
+    "several random lists are drawn, and the one with the fewest close choices and the most clamped tokens is kept.\n"
+    "The list has no special tokens and no placeholders of pictures. The last line of the output has the ids.\n"
+    "\n";
 
-static const struct option options[] = {
-    { "tokens", required_argument, NULL, OPT_TOKENS },
-    { "selection", no_argument, NULL, OPT_SELECTION },
-    { "draws", required_argument, NULL, OPT_DRAWS },
-    { "seed", required_argument, NULL, OPT_SEED },
-    { "out", required_argument, NULL, OPT_OUT },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
+static const char end[] =
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_NUMBER_OF("tokens", "N", tokens, 16, 1 << 20,
+      "length of the list, at least 16; default 64"),
+    M3_CLI_FLAG_OF("selection", selection,
+      "make the list so long that sparse attention has to choose: it then has more tokens\n"
+      "than fit into the blocks that one row may choose"),
+    M3_CLI_NUMBER_OF("draws", "N", draws, 1, 1000,
+      "number of draws for each part, default 8"),
+    M3_CLI_NUMBER_OF("seed", "S", seed, 0, INT64_MAX,
+      "default 1; the same seed gives the same list"),
+    M3_CLI_TEXT_OF("out", "F", out,
+      "write the list to F: a case (.safetensors), or as JSON (.json)"),
+    M3_CLI_FLAG_OF("json", json,
+      "print one JSON object instead of text"),
+    M3_CLI_ROW("--threads N, --set FIELD=VALUE, --progress",
+      "as for m3ref run"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_SHARED_OF("threads", "VALUE", NULL),
+    M3_CLI_SHARED_OF("progress", NULL, NULL),
+    M3_CLI_SHARED_OF("set", "VALUE", NULL),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-static int take_option(void *arguments, int option, struct m3_error *error)
-{
-    struct arguments *a = arguments;
-    switch (option) {
-    case OPT_TOKENS: return m3_cli_number(&a->tokens, "--tokens", optarg, 16, 1 << 20, error);
-    case OPT_DRAWS: return m3_cli_number(&a->draws, "--draws", optarg, 1, 1000, error);
-    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
-    case OPT_SELECTION: a->selection = 1; break;
-    case OPT_OUT: a->out = optarg; break;
-    case OPT_JSON: a->json = 1; break;
-    case OPT_HELP: a->help = 1; break;
-    default: return -1;
-    }
-    return M3_OK;
-}
+static const struct m3_cli_command command_line = { "prompt", about, options, 25, end };
 
 static int ends_in(const char *path, const char *end)
 {
@@ -84,7 +74,8 @@ static int ends_in(const char *path, const char *end)
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct arguments){ .draws = 8, .seed = 1 };
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "prompt: got %d model directories, expected one", argc - optind);
@@ -216,7 +207,7 @@ int m3_cli_prompt(int argc, char **argv)
     struct arguments a = { 0 };
     struct m3_model *model = NULL;
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) {
         status = m3_model_open(&model, a.model, &notes, &error);
         if (!status) {

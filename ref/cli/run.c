@@ -1,4 +1,3 @@
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/printable.h"
+#include "cli/options.h"
 #include "cli/plan.h"
 #include "cli/ranks.h"
 #include "cli/run_pass.h"
@@ -16,162 +16,145 @@
 #include "oracle/judge/decisions.h"
 #include "oracle/variants/honest_rows.h"
 
-static const char help[] =
+static int take_layers(void *arguments, const char *value, struct m3_error *error)
+{
+    struct m3_cli_run *a = arguments;
+    return m3_cli_layers(&a->first_layer, &a->end_layer, value, error);
+}
+
+static const char about[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
     "                 [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
     "Runs one forward pass of the model in directory MODEL over token ids, and over pictures if there are any.\n"
     "Prints shapes, time, peak memory and the most likely next tokens. With --dump, also writes the intermediate\n"
     "tensors (taps) to a file. On a terminal a line shows the layer that runs, the bytes read, and the time left.\n"
-    "\n"
-    "  --case F               read the inputs from a safetensors file. It holds input_ids [T], and it may hold:\n"
-    "                         position_ids [T], default 0, 1, 2, ..;\n"
-    "                         attention_mask [S], 0 for keys that no row may attend to;\n"
-    "                         pixel_values [P,C] with image_grid_thw [n,3];\n"
-    "                         pixel_values_videos with video_grid_thw.\n"
-    "                         Padded sequences are input_ids [B,T] with attention_mask [B,T], 0 for padding. Packed\n"
-    "                         sequences are input_ids [T] with cu_seqlens [B+1]: sequence b begins at cu_seqlens[b]\n"
-    "                         and ends before cu_seqlens[b+1] (SPEC 3.4). Each sequence is run alone. The dump holds\n"
-    "                         the rows of all sequences (SPEC 3.5)\n"
-    "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids.\n"
-    "                         --ids @FILE reads them from a file, --ids - from standard input; there, commas or white\n"
-    "                         space separate them\n"
-    "  --prompt TEXT          use the ids of a text. `python3 -m m3ref.text` makes them with MODEL's tokenizer.json:\n"
-    "                         pip install './scripts/python[text]'\n"
-    "  --chat F.json          the same for messages, [{\"role\": .., \"content\": ..}, ..], with MODEL's chat template\n"
-    "  --image A.png          add a still picture; may be repeated. --ids holds one image placeholder for each\n"
-    "                         picture, or one for each token of the pictures\n"
-    "  --video FOLDER         add a video in the same way. FOLDER holds one PNG file per frame, read in byte order\n"
-    "                         of the file names\n"
-    "  --dump OUT             write taps to OUT, a safetensors file (or .gz). OUT appears only after a successful\n"
-    "                         run\n"
-    "  --taps GLOB,...        write only these taps (\"layers.3.*,logits\"; * is any text, ? any character); default\n"
-    "                         all\n"
-    "  --bounds               also write companions into the dump: error bounds, gains (how much each operator\n"
-    "                         amplifies an error), margins of choices, small weight tensors such as those of norms,\n"
-    "                         and the case. They tell `m3ref compare`, which does not read the model, how large an\n"
-    "                         error may be (SPEC 7.13)\n"
-    "  --companions OUT       write the companions to a separate file OUT\n"
-    "  --profile P            with --bounds or --companions: also run the model several times. Each of these runs\n"
-    "                         rounds differently, but only where profile P allows it. Their errors are written row\n"
-    "                         by row. `m3ref compare` uses these errors to judge a dump that holds only layer\n"
-    "                         outputs or logits (SPEC 7.10).\n"
-    "                         P is {profiles} or a JSON file.\n"
-    "                         `--profile help` lists all names\n"
-    "  --runs N               number of runs for --profile; default 16, or 100 if the profile quantises inputs of\n"
-    "                         linear operators\n"
-    "  --precision f32|f64    f32 (default): compute in float; f64: compute in double, which gives the truth\n"
-    "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
-    "                         order of the index, which have the same bits on every machine\n"
-    "  --layers A:B           run only layers A to B-1. If A > 0, --hidden gives the input of layer A. Only the\n"
-    "                         weight files of these layers are opened (--plan lists the files). Other weight files\n"
-    "                         may be absent\n"
-    "  --hidden DUMP          read layers.(A-1).out from a dump of this model and case. The dump must hold all rows\n"
-    "                         of this tap\n"
-    "  --decisions DUMP       take the chosen blocks, the chosen experts and their routing weights from a dump of\n"
-    "                         this model and case, for all layers and rows in that dump\n"
-    "  --cache-in F           continue after the tokens of a cache file. Except for rounding, the taps equal those\n"
-    "                         of one run over all tokens. With --linear ordered they have the same bits\n"
-    "  --cache-out F          save the keys and values of all tokens so far\n"
-    "  --resume FOLDER        keep the state of the run in FOLDER after each layer. If the run is killed or fails, the\n"
-    "                         same command continues after the last complete layer and writes the same bytes. The\n"
-    "                         vision tower, the head and MTP modules are computed again. A state of another model,\n"
-    "                         case, option (except --threads) or build of m3ref is refused. FOLDER is made if it is\n"
-    "                         missing. No output file may lie in FOLDER. After a successful run the files of the state\n"
-    "                         are removed. The state includes a second copy of what has been dumped, so it needs that\n"
-    "                         much disk. --profile is not allowed\n"
-    "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress             without a terminal: write a line about progress every minute\n"
-    "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
-    "                         (SPEC 4); several are separated by commas:\n"
-    "{readings}"
-    "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h). m3ref passes\n"
-    "                         WORDS to the library, and runs it in a separate process. If an operator crashes, does not\n"
-    "                         return, or writes outside its outputs or to its inputs, the message names the operator,\n"
-    "                         and the status is 70. What the library prints goes to standard error\n"
-    "  --ops-guard            --ops cuda (below) normally runs in m3ref's own process. With --ops-guard it runs in a\n"
-    "                         separate process, with the same checks as any other LIB\n"
-    "  --timeout S            seconds that one call of an operator of LIB may take; default 600\n"
-    "  --ops plain            run the plain loops of ref/ops, which define the operators (SPEC 5). They are slow,\n"
-    "                         and give the same bits as --linear ordered\n"
-    "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15), in fp32. With `,bf16` compute\n"
-    "                         in bf16, on the GPU's tensor cores; with `,bf16,partials=bf16` also keep the partial\n"
-    "                         results of attention in bf16\n"
-    "  --plan                 print what the run will need (files, bytes, memory, disk, operations, and the time of\n"
-    "                         each kind of work), then stop. To measure the machine, layers with random weights are\n"
-    "                         run for a second or two. To measure the disk, at most 64 MB of the model are read. A\n"
-    "                         plug-in is not measured\n"
-    "  --allow-long           allow positions >= max_position_embeddings\n"
-    "  --top N                how many next tokens to print, default 5\n"
-    "  --help                 print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
     "plug-in, or the Python package that makes ids from words, not available; 70 internal error; 74 I/O error.\n";
 
+#define M3_CLI_ARGUMENTS struct m3_cli_run
 /* clang-format off */
-enum {
-    OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN, OPT_RESUME
+static const struct m3_cli_option options[] = {
+    M3_CLI_SHARED_OF("case", "F",
+      "read the inputs from a safetensors file. It holds input_ids [T], and it may hold:\n"
+      "position_ids [T], default 0, 1, 2, ..;\n"
+      "attention_mask [S], 0 for keys that no row may attend to;\n"
+      "pixel_values [P,C] with image_grid_thw [n,3];\n"
+      "pixel_values_videos with video_grid_thw.\n"
+      "Padded sequences are input_ids [B,T] with attention_mask [B,T], 0 for padding. Packed\n"
+      "sequences are input_ids [T] with cu_seqlens [B+1]: sequence b begins at cu_seqlens[b]\n"
+      "and ends before cu_seqlens[b+1] (SPEC 3.4). Each sequence is run alone. The dump holds\n"
+      "the rows of all sequences (SPEC 3.5)"),
+    M3_CLI_SHARED_OF("ids", "1,2,3",
+      "use these token ids; <image> and <video> stand for the model's placeholder ids.\n"
+      "--ids @FILE reads them from a file, --ids - from standard input; there, commas or white\n"
+      "space separate them"),
+    M3_CLI_SHARED_OF("prompt", "TEXT",
+      "use the ids of a text. `python3 -m m3ref.text` makes them with MODEL's tokenizer.json:\n"
+      "pip install './scripts/python[text]'"),
+    M3_CLI_SHARED_OF("chat", "F.json",
+      "the same for messages, [{\"role\": .., \"content\": ..}, ..], with MODEL's chat template"),
+    M3_CLI_SHARED_OF("image", "A.png",
+      "add a still picture; may be repeated. --ids holds one image placeholder for each\n"
+      "picture, or one for each token of the pictures"),
+    M3_CLI_SHARED_OF("video", "FOLDER",
+      "add a video in the same way. FOLDER holds one PNG file per frame, read in byte order\n"
+      "of the file names"),
+    M3_CLI_TEXT_OF("dump", "OUT", dump,
+      "write taps to OUT, a safetensors file (or .gz). OUT appears only after a successful\n"
+      "run"),
+    M3_CLI_TEXT_OF("taps", "GLOB,...", taps,
+      "write only these taps (\"layers.3.*,logits\"; * is any text, ? any character); default\n"
+      "all"),
+    M3_CLI_FLAG_OF("bounds", bounds,
+      "also write companions into the dump: error bounds, gains (how much each operator\n"
+      "amplifies an error), margins of choices, small weight tensors such as those of norms,\n"
+      "and the case. They tell `m3ref compare`, which does not read the model, how large an\n"
+      "error may be (SPEC 7.13)"),
+    M3_CLI_TEXT_OF("companions", "OUT", companions,
+      "write the companions to a separate file OUT"),
+    M3_CLI_TEXT_OF("profile", "P", profile,
+      "with --bounds or --companions: also run the model several times. Each of these runs\n"
+      "rounds differently, but only where profile P allows it. Their errors are written row\n"
+      "by row. `m3ref compare` uses these errors to judge a dump that holds only layer\n"
+      "outputs or logits (SPEC 7.10).\n"
+      "P is {profiles} or a JSON file.\n"
+      "`--profile help` lists all names"),
+    M3_CLI_NUMBER_OF("runs", "N", runs, 2, 100000,
+      "number of runs for --profile; default 16, or 100 if the profile quantises inputs of\n"
+      "linear operators"),
+    M3_CLI_SHARED_OF("precision", "f32|f64",
+      "f32 (default): compute in float; f64: compute in double, which gives the truth"),
+    M3_CLI_SHARED_OF("linear", "blas|ordered",
+      "compute matrix products with the BLAS library (default), or with sums in ascending\n"
+      "order of the index, which have the same bits on every machine"),
+    M3_CLI_TAKEN("layers", "A:B", take_layers,
+      "run only layers A to B-1. If A > 0, --hidden gives the input of layer A. Only the\n"
+      "weight files of these layers are opened (--plan lists the files). Other weight files\n"
+      "may be absent"),
+    M3_CLI_TEXT_OF("hidden", "DUMP", hidden,
+      "read layers.(A-1).out from a dump of this model and case. The dump must hold all rows\n"
+      "of this tap"),
+    M3_CLI_TEXT_OF("decisions", "DUMP", decisions,
+      "take the chosen blocks, the chosen experts and their routing weights from a dump of\n"
+      "this model and case, for all layers and rows in that dump"),
+    M3_CLI_TEXT_OF("cache-in", "F", cache_in,
+      "continue after the tokens of a cache file. Except for rounding, the taps equal those\n"
+      "of one run over all tokens. With --linear ordered they have the same bits"),
+    M3_CLI_TEXT_OF("cache-out", "F", cache_out,
+      "save the keys and values of all tokens so far"),
+    M3_CLI_TEXT_OF("resume", "FOLDER", resume,
+      "keep the state of the run in FOLDER after each layer. If the run is killed or fails, the\n"
+      "same command continues after the last complete layer and writes the same bytes. The\n"
+      "vision tower, the head and MTP modules are computed again. A state of another model,\n"
+      "case, option (except --threads) or build of m3ref is refused. FOLDER is made if it is\n"
+      "missing. No output file may lie in FOLDER. After a successful run the files of the state\n"
+      "are removed. The state includes a second copy of what has been dumped, so it needs that\n"
+      "much disk. --profile is not allowed"),
+    M3_CLI_SHARED_OF("threads", "N",
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_SHARED_OF("progress", NULL,
+      "without a terminal: write a line about progress every minute"),
+    M3_CLI_SHARED_OF("set", "FIELD=VALUE",
+      "choose another reading (interpretation) of the model, where public engines disagree\n"
+      "(SPEC 4); several are separated by commas:\n"
+      "{readings}"),
+    M3_CLI_SHARED_OF("ops", "LIB[,WORDS]",
+      "load a shared library that replaces operators (ref/ops/ops.h). m3ref passes\n"
+      "WORDS to the library, and runs it in a separate process. If an operator crashes, does not\n"
+      "return, or writes outside its outputs or to its inputs, the message names the operator,\n"
+      "and the status is 70. What the library prints goes to standard error"),
+    M3_CLI_SHARED_OF("ops-guard", NULL,
+      "--ops cuda (below) normally runs in m3ref's own process. With --ops-guard it runs in a\n"
+      "separate process, with the same checks as any other LIB"),
+    M3_CLI_SHARED_OF("timeout", "S",
+      "seconds that one call of an operator of LIB may take; default 600"),
+    M3_CLI_ROW("--ops plain",
+      "run the plain loops of ref/ops, which define the operators (SPEC 5). They are slow,\n"
+      "and give the same bits as --linear ordered"),
+    M3_CLI_ROW("--ops cuda[,bf16]",
+      "compute sparse attention and experts on a GPU (SPEC 15), in fp32. With `,bf16` compute\n"
+      "in bf16, on the GPU's tensor cores; with `,bf16,partials=bf16` also keep the partial\n"
+      "results of attention in bf16"),
+    M3_CLI_FLAG_OF("plan", plan,
+      "print what the run will need (files, bytes, memory, disk, operations, and the time of\n"
+      "each kind of work), then stop. To measure the machine, layers with random weights are\n"
+      "run for a second or two. To measure the disk, at most 64 MB of the model are read. A\n"
+      "plug-in is not measured"),
+    M3_CLI_SHARED_OF("allow-long", NULL,
+      "allow positions >= max_position_embeddings"),
+    M3_CLI_NUMBER_OF("top", "N", top, 0, 1000,
+      "how many next tokens to print, default 5"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
 };
 /* clang-format on */
 
-static const struct option options[] = {
-    { "case", required_argument, NULL, M3_CLI_CASE },
-    { "ids", required_argument, NULL, M3_CLI_IDS },
-    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
-    { "chat", required_argument, NULL, M3_CLI_CHAT },
-    { "image", required_argument, NULL, M3_CLI_IMAGE },
-    { "video", required_argument, NULL, M3_CLI_VIDEO },
-    { "dump", required_argument, NULL, OPT_DUMP },
-    { "taps", required_argument, NULL, OPT_TAPS },
-    { "precision", required_argument, NULL, M3_CLI_PRECISION },
-    { "linear", required_argument, NULL, M3_CLI_LINEAR },
-    { "layers", required_argument, NULL, OPT_LAYERS },
-    { "hidden", required_argument, NULL, OPT_HIDDEN },
-    { "cache-in", required_argument, NULL, OPT_CACHE_IN },
-    { "cache-out", required_argument, NULL, OPT_CACHE_OUT },
-    { "threads", required_argument, NULL, M3_CLI_THREADS },
-    { "progress", no_argument, NULL, M3_CLI_PROGRESS },
-    { "set", required_argument, NULL, M3_CLI_SET },
-    { "ops", required_argument, NULL, M3_CLI_OPS },
-    { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
-    { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
-    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
-    { "top", required_argument, NULL, OPT_TOP },
-    { "help", no_argument, NULL, OPT_HELP },
-    { "bounds", no_argument, NULL, OPT_BOUNDS },
-    { "companions", required_argument, NULL, OPT_COMPANIONS },
-    { "decisions", required_argument, NULL, OPT_DECISIONS },
-    { "profile", required_argument, NULL, OPT_PROFILE },
-    { "runs", required_argument, NULL, OPT_RUNS },
-    { "plan", no_argument, NULL, OPT_PLAN },
-    { "resume", required_argument, NULL, OPT_RESUME },
-    { NULL, 0, NULL, 0 },
-};
-
-static int take_option(void *arguments, int option, struct m3_error *error)
-{
-    struct m3_cli_run *a = arguments;
-    switch (option) {
-    case OPT_DUMP: a->dump = optarg; break;
-    case OPT_TAPS: a->taps = optarg; break;
-    case OPT_HIDDEN: a->hidden = optarg; break;
-    case OPT_DECISIONS: a->decisions = optarg; break;
-    case OPT_CACHE_IN: a->cache_in = optarg; break;
-    case OPT_CACHE_OUT: a->cache_out = optarg; break;
-    case OPT_HELP: a->help = 1; break;
-    case OPT_LAYERS: return m3_cli_layers(&a->first_layer, &a->end_layer, optarg, error);
-    case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
-    case OPT_BOUNDS: a->bounds = 1; break;
-    case OPT_PLAN: a->plan = 1; break;
-    case OPT_COMPANIONS: a->companions = optarg; break;
-    case OPT_RESUME: a->resume = optarg; break;
-    case OPT_PROFILE: a->profile = optarg; break;
-    case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
-    default: return -1;
-    }
-    return M3_OK;
-}
+static const struct m3_cli_command command_line = { "run", about, options, 25, end };
 
 /* Honest implementations run all layers from place 0, and choose for themselves. */
 static int check_profile(const struct m3_cli_run *a, struct m3_error *error)
@@ -199,7 +182,8 @@ static int check_resume(const struct m3_cli_run *a, struct m3_error *error)
 static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct m3_cli_run){ .end_layer = -1, .top = 5 };
-    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    int status = m3_cli_input_begin(&a->input, argc, error);
+    if (!status) status = m3_cli_options(&command_line, a, &a->input, argc, argv, error);
     if (status || a->help) return status;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
@@ -433,7 +417,7 @@ int m3_cli_run(int argc, char **argv)
     struct m3_cli_run *a = &command.a;
 
     int status = command.line ? parse(a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
-    if (!status && a->help) status = m3_cli_help(help, &error);
+    if (!status && a->help) status = m3_cli_print_help(&command_line, &error);
     if (status || a->help) status = m3_cli_end(status, &notes, &error);
     else status = m3_cli_ops_run(&a->input.ops, run_command, &command);
     m3_cli_input_end(&a->input);

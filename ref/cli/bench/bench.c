@@ -4,10 +4,17 @@
 
 #include "cli/bench/items.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "io/json.h"
 #include "io/processors.h"
 
-static const char help[] =
+struct arguments {
+    struct m3_bench_options how;
+    const char *baseline;
+    int help;
+};
+
+static const char about[] =
     "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR] [--keys N] [--cpu-time]\n"
     "       m3ref bench --baseline FILE [--threads N] [--runs N] [--model DIR] [--cpu-time]\n"
     "\n"
@@ -45,16 +52,33 @@ static const char help[] =
     "                   peak memory does not include mapped files\n"
     "  attend-blocks-back    the derivative of attend-blocks, beside attend-blocks itself (the limit `forward`)\n"
     "  grad             losses and gradients of --model DIR at T = 512, beside its forward pass\n"
-    "\n"
-    "  --threads N      number of threads; default: the number of processors\n"
-    "  --runs N         number of runs, default 5\n"
-    "  --cpu-time       measure the CPU time of the process instead of elapsed time; useful with one\n"
-    "                   thread on a shared machine\n"
-    "  --baseline FILE  measure the items of FILE again and compare\n"
-    "  --help           print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Exit status: 0 done, even if items became slower; 64 wrong usage; 65 bad model or baseline; 66 missing model or\n"
     "baseline; 70 out of memory.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_NUMBER_OF("threads", "N", how.threads, 1, 1024,
+      "number of threads; default: the number of processors"),
+    M3_CLI_NUMBER_OF("runs", "N", how.runs, 1, 1000,
+      "number of runs, default 5"),
+    M3_CLI_FLAG_OF("cpu-time", how.cpu_time,
+      "measure the CPU time of the process instead of elapsed time; useful with one\n"
+      "thread on a shared machine"),
+    M3_CLI_TEXT_OF("baseline", "FILE", baseline,
+      "measure the items of FILE again and compare"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_TEXT_OF("model", "VALUE", how.folder, NULL),
+    M3_CLI_NUMBER_OF("keys", "VALUE", how.keys, 1, 1 << 24, NULL),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "bench", about, options, 19, end };
 
 static void print_result(const struct m3_bench_result *r, const struct m3_bench_options *o)
 {
@@ -141,41 +165,17 @@ static int compare(const char *path, const struct m3_bench_options *o, struct m3
 
 int m3_cli_bench(int argc, char **argv)
 {
-    enum { OPT_THREADS = 256, OPT_RUNS, OPT_MODEL, OPT_KEYS, OPT_CPU_TIME, OPT_BASELINE, OPT_HELP };
-    static const struct option options[] = { { "threads", required_argument, NULL, OPT_THREADS },
-                                             { "runs", required_argument, NULL, OPT_RUNS },
-                                             { "model", required_argument, NULL, OPT_MODEL },
-                                             { "keys", required_argument, NULL, OPT_KEYS },
-                                             { "cpu-time", no_argument, NULL, OPT_CPU_TIME },
-                                             { "baseline", required_argument, NULL, OPT_BASELINE },
-                                             { "help", no_argument, NULL, OPT_HELP },
-                                             { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
-    struct m3_bench_options o = { .threads = m3_processors(), .runs = 5, .keys = 65536 };
+    struct arguments a = { .how = { .threads = m3_processors(), .runs = 5, .keys = 65536 } };
     struct m3_bench_result result;
-    const char *baseline = NULL;
-    int option, status = M3_OK;
-
-    optind = 0;
-    opterr = 0;
-    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-        case OPT_THREADS: status = m3_cli_number(&o.threads, "--threads", optarg, 1, 1024, &error); break;
-        case OPT_MODEL: o.folder = optarg; break;
-        case OPT_KEYS: status = m3_cli_number(&o.keys, "--keys", optarg, 1, 1 << 24, &error); break;
-        case OPT_RUNS: status = m3_cli_number(&o.runs, "--runs", optarg, 1, 1000, &error); break;
-        case OPT_CPU_TIME: o.cpu_time = 1; break;
-        case OPT_BASELINE: baseline = optarg; break;
-        default: status = m3_cli_bad_option(option, argv, "bench", &error);
-        }
-    }
+    int status = m3_cli_options(&command_line, &a, NULL, argc, argv, &error);
+    if (!status && a.help) return m3_cli_end(m3_cli_print_help(&command_line, &error), &notes, &error);
     const int names = argc - optind;
-    if (!status && names != !baseline)
+    if (!status && names != !a.baseline)
         status = m3_fail(&error, M3_USAGE,
                          "bench: got %d items, expected one, or --baseline alone (m3ref bench --help)", names);
-    if (!status && baseline) status = compare(baseline, &o, &error);
-    else if (!status) status = m3_bench_measure(&result, argv[optind], &o, &error);
-    if (!status && !baseline) print_result(&result, &o);
+    if (!status && a.baseline) status = compare(a.baseline, &a.how, &error);
+    else if (!status) status = m3_bench_measure(&result, argv[optind], &a.how, &error);
+    if (!status && !a.baseline) print_result(&result, &a.how);
     return m3_cli_end(status, &notes, &error);
 }

@@ -7,6 +7,7 @@
 
 #include "cli/estimate/estimate.h"
 #include "cli/estimate/source.h"
+#include "cli/options.h"
 #include "cli/paths.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
@@ -16,64 +17,6 @@
 #include "io/open.h"
 #include "model/pictures.h"
 #include "model/semantics.h"
-
-static const char help[] =
-    "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
-    "\n"
-    "Computes what a MiniMax model costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
-    "one decoded token and of a prefill, caches and memory. With --gpu it also computes how many cards can hold the\n"
-    "model, the largest batch that fits, and a lower bound on the time of a step. Parameters, FLOPs and bytes are\n"
-    "exact. SPEC 14 has the formulas, and --explain shows them with their numbers. For comparison, estimate also reads\n"
-    "the config.json of LlamaForCausalLM, and files with a few published numbers of other models (SPEC 14.9). Some of\n"
-    "these files are in golden/configs. Figures that do not follow from the given numbers are null, or left out.\n"
-    "\n"
-    "  --context T,...        number of tokens in the context, including the decoded token; K means 1,024 and\n"
-    "                         M means 1,048,576. Default: max_position_embeddings\n"
-    "  --allow-long           allow contexts beyond max_position_embeddings, with a note\n"
-    "  --batch B,...          number of sequences, each as long as --context says; default 1. Every context is\n"
-    "                         combined with every batch\n"
-    "  --weights DTYPE        bf16, f16, f32, fp8, int4 or fp4: count every weight with the size of this dtype,\n"
-    "                         without scales. Default: the stored size if there are weight files, otherwise bf16\n"
-    "  --kv DTYPE             dtype of keys and values, default bf16\n"
-    "  --index-kv DTYPE       dtype of index keys, default as --kv\n"
-    "  --gpu NAME --gpus N    which card, such as h200, mi355x or \"RTX PRO 6000\", and how many; default 1. An\n"
-    "                         unknown name lists all cards\n"
-    "  --card-memory M        memory of a card: vendor (the advertised GB, the default), reported (what the driver\n"
-    "                         reports), or a number of bytes\n"
-    "  --tp N --pp N --dp N --ep N\n"
-    "                         a layout: heads and widths of a layer are divided among tp cards, layers among pp\n"
-    "                         stages, sequences among dp replicas. The tp * dp cards of a stage are divided\n"
-    "                         into ep groups, and each group holds 1/ep of the experts. By default tp, pp and dp are 1,\n"
-    "                         and ep is tp. With a layout the report also says what a card holds (SPEC 14.12)\n"
-    "  --chunk N              with a layout: tokens of a prefill that a replica processes at a time, default 8192;\n"
-    "                         the activations are counted for them\n"
-    "  --efficiency P         assumed percentage of a card's peak rates that is reached, default 50. It affects the\n"
-    "                         expected times and tokens per second, not the lower bounds\n"
-    "  --activations BYTES    without a layout: assumed memory for the activations of one sequence, default 5 GiB\n"
-    "  --mtp N                count N MTP modules in parameters, memory and caches, default 0\n"
-    "  --set FIELD=VALUE      the reading of the model, as for m3ref run; here mtp_join=concat|additive and\n"
-    "                         vision_boundary=segment|none\n"
-    "  --image WxH            also count the FLOPs of an image of this size in pixels. It is first resized as the\n"
-    "                         model's processor does. --image and --grid may be repeated\n"
-    "  --grid T,H,W           also count a picture of T x H x W patches. If T is above 1, it is a video\n"
-    "  --all-logits           a prefill applies lm_head to every token, not only to the last one\n"
-    "  --no-causal-skip       a prefill also computes the masked half of full attention and of the index scores\n"
-    "  --from-tensors         require weight files in the model directory, and count the parameters in them. The\n"
-    "                         counts must agree with the config\n"
-    "  --format F             table (default), csv or json\n"
-    "  --json                 the same as --format json\n"
-    "  --explain KEY          print formula, numbers and value of a figure. KEY is a key of the JSON output, or a\n"
-    "                         group of keys. kv.X is short for kv_bytes.X\n"
-    "  --chart OUT.svg        also draw cost against context: FLOPs of a decoded token by part, caches, and bytes\n"
-    "                         read. With --gpu, also draw the least time to read these bytes. The contexts of\n"
-    "                         --context are marked\n"
-    "  --documents            print only the figures that documents state for this model, next to the computed ones\n"
-    "                         (appendix C of golden/documents/README.md)\n"
-    "  --marks                mark the figures of the report that these documents state differently\n"
-    "  --help                 print this text\n"
-    "\n"
-    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or a\n"
-    "model family that estimate does not support; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 enum format { TABLE, CSV, JSON };
 enum { MOST_VALUES = 64, MOST_CARDS = 65536 };
@@ -97,49 +40,6 @@ struct arguments {
     struct m3_estimate_request request;
     enum format format;
     int formats, gpus_given, from_tensors, allow_long, documents, marks, help;
-};
-
-/* clang-format off */
-enum {
-    OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
-    OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_ALLOW_LONG,
-    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_DOCUMENTS, OPT_MARKS, OPT_TP,
-    OPT_PP, OPT_DP, OPT_EP, OPT_CHUNK, OPT_EFFICIENCY, OPT_HELP
-};
-/* clang-format on */
-
-static const struct option options[] = {
-    { "context", required_argument, NULL, OPT_CONTEXT },
-    { "batch", required_argument, NULL, OPT_BATCH },
-    { "weights", required_argument, NULL, OPT_WEIGHTS },
-    { "kv", required_argument, NULL, OPT_KV },
-    { "index-kv", required_argument, NULL, OPT_INDEX_KV },
-    { "gpu", required_argument, NULL, OPT_GPU },
-    { "gpus", required_argument, NULL, OPT_GPUS },
-    { "card-memory", required_argument, NULL, OPT_CARD_MEMORY },
-    { "activations", required_argument, NULL, OPT_ACTIVATIONS },
-    { "mtp", required_argument, NULL, OPT_MTP },
-    { "from-tensors", no_argument, NULL, OPT_FROM_TENSORS },
-    { "format", required_argument, NULL, OPT_FORMAT },
-    { "json", no_argument, NULL, OPT_JSON },
-    { "explain", required_argument, NULL, OPT_EXPLAIN },
-    { "chart", required_argument, NULL, OPT_CHART },
-    { "set", required_argument, NULL, OPT_SET },
-    { "image", required_argument, NULL, OPT_IMAGE },
-    { "grid", required_argument, NULL, OPT_GRID },
-    { "all-logits", no_argument, NULL, OPT_ALL_LOGITS },
-    { "no-causal-skip", no_argument, NULL, OPT_NO_CAUSAL_SKIP },
-    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
-    { "documents", no_argument, NULL, OPT_DOCUMENTS },
-    { "marks", no_argument, NULL, OPT_MARKS },
-    { "tp", required_argument, NULL, OPT_TP },
-    { "pp", required_argument, NULL, OPT_PP },
-    { "dp", required_argument, NULL, OPT_DP },
-    { "ep", required_argument, NULL, OPT_EP },
-    { "chunk", required_argument, NULL, OPT_CHUNK },
-    { "efficiency", required_argument, NULL, OPT_EFFICIENCY },
-    { "help", no_argument, NULL, OPT_HELP },
-    { NULL, 0, NULL, 0 },
 };
 
 static int parse_dtype(const struct m3_format **format, const char *flag, const char *text, struct m3_error *error)
@@ -195,49 +95,164 @@ static int refuse_card(const char *got, struct m3_error *error)
     return m3_fail(error, M3_USAGE, "--gpu: got %s, expected one of %s", got, names);
 }
 
-static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+static int take_weights(void *arguments, const char *value, struct m3_error *error)
 {
-    struct m3_estimate_request *r = &a->request;
-    struct m3_layout *l = &r->layout;
-    switch (option) {
-    case OPT_CONTEXT: a->contexts = optarg; break;
-    case OPT_BATCH: a->batches = optarg; break;
-    case OPT_WEIGHTS: r->weights_asked = 1; return parse_dtype(&r->weights, "--weights", optarg, error);
-    case OPT_KV: return parse_dtype(&r->kv, "--kv", optarg, error);
-    case OPT_INDEX_KV: return parse_dtype(&r->index_kv, "--index-kv", optarg, error);
-    case OPT_GPU:
-        r->gpu = m3_gpu_named(optarg);
-        if (r->gpu) break;
-        return refuse_card(optarg, error);
-    case OPT_GPUS: a->gpus_given = 1; return m3_cli_number(&r->gpus, "--gpus", optarg, 1, MOST_CARDS, error);
-    case OPT_CARD_MEMORY: a->card_memory = optarg; break;
-    case OPT_ACTIVATIONS:
-        return m3_cli_number(&r->activation_bytes, "--activations", optarg, 0, INT64_C(1) << 50, error);
-    case OPT_MTP: return m3_cli_number(&r->mtp_modules, "--mtp", optarg, 0, 16, error);
-    case OPT_FROM_TENSORS: a->from_tensors = 1; break;
-    case OPT_FORMAT: return parse_format(a, optarg, error);
-    case OPT_JSON: return parse_format(a, "json", error);
-    case OPT_EXPLAIN: a->explain = optarg; break;
-    case OPT_SET: return parse_set(r, optarg, error);
-    case OPT_IMAGE: return take_picture(a, optarg, 1, error);
-    case OPT_GRID: return take_picture(a, optarg, 0, error);
-    case OPT_ALL_LOGITS: r->all_logits = 1; break;
-    case OPT_NO_CAUSAL_SKIP: r->no_causal_skip = 1; break;
-    case OPT_CHART: a->chart = optarg; break;
-    case OPT_ALLOW_LONG: a->allow_long = 1; break;
-    case OPT_DOCUMENTS: a->documents = 1; break;
-    case OPT_MARKS: a->marks = 1; break;
-    case OPT_TP: return m3_cli_number(&l->tp, "--tp", optarg, 1, MOST_CARDS, error);
-    case OPT_PP: return m3_cli_number(&l->pp, "--pp", optarg, 1, MOST_CARDS, error);
-    case OPT_DP: return m3_cli_number(&l->dp, "--dp", optarg, 1, MOST_CARDS, error);
-    case OPT_EP: return m3_cli_number(&l->ep, "--ep", optarg, 1, MOST_CARDS, error);
-    case OPT_CHUNK: return m3_cli_number(&l->chunk, "--chunk", optarg, 1, INT64_C(1) << 32, error);
-    case OPT_EFFICIENCY: return m3_cli_number(&r->efficiency, "--efficiency", optarg, 1, 100, error);
-    case OPT_HELP: a->help = 1; break;
-    default: return m3_cli_bad_option(option, argv, "estimate", error);
-    }
-    return M3_OK;
+    struct arguments *a = arguments;
+    a->request.weights_asked = 1;
+    return parse_dtype(&a->request.weights, "--weights", value, error);
 }
+
+static int take_kv(void *arguments, const char *value, struct m3_error *error)
+{
+    return parse_dtype(&((struct arguments *)arguments)->request.kv, "--kv", value, error);
+}
+
+static int take_index_kv(void *arguments, const char *value, struct m3_error *error)
+{
+    return parse_dtype(&((struct arguments *)arguments)->request.index_kv, "--index-kv", value, error);
+}
+
+static int take_set(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return parse_set(&a->request, value, error);
+}
+
+static int take_image(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_picture(arguments, value, 1, error);
+}
+
+static int take_grid(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_picture(arguments, value, 0, error);
+}
+
+static int take_format(void *arguments, const char *value, struct m3_error *error)
+{
+    return parse_format(arguments, value, error);
+}
+
+static int take_json(void *arguments, const char *value, struct m3_error *error)
+{
+    (void)value;
+    return parse_format(arguments, "json", error);
+}
+
+static int take_gpu(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    a->request.gpu = m3_gpu_named(value);
+    if (a->request.gpu) return M3_OK;
+    return refuse_card(value, error);
+}
+
+static int take_gpus(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    a->gpus_given = 1;
+    return m3_cli_number(&a->request.gpus, "--gpus", value, 1, MOST_CARDS, error);
+}
+
+static const char about[] =
+    "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
+    "\n"
+    "Computes what a MiniMax model costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
+    "one decoded token and of a prefill, caches and memory. With --gpu it also computes how many cards can hold the\n"
+    "model, the largest batch that fits, and a lower bound on the time of a step. Parameters, FLOPs and bytes are\n"
+    "exact. SPEC 14 has the formulas, and --explain shows them with their numbers. For comparison, estimate also reads\n"
+    "the config.json of LlamaForCausalLM, and files with a few published numbers of other models (SPEC 14.9). Some of\n"
+    "these files are in golden/configs. Figures that do not follow from the given numbers are null, or left out.\n"
+    "\n";
+
+static const char end[] =
+    "\n"
+    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or a\n"
+    "model family that estimate does not support; 66 missing file; 70 internal error; 74 I/O error.\n";
+
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_TEXT_OF("context", "T,...", contexts,
+      "number of tokens in the context, including the decoded token; K means 1,024 and\n"
+      "M means 1,048,576. Default: max_position_embeddings"),
+    M3_CLI_FLAG_OF("allow-long", allow_long,
+      "allow contexts beyond max_position_embeddings, with a note"),
+    M3_CLI_TEXT_OF("batch", "B,...", batches,
+      "number of sequences, each as long as --context says; default 1. Every context is\n"
+      "combined with every batch"),
+    M3_CLI_TAKEN("weights", "DTYPE", take_weights,
+      "bf16, f16, f32, fp8, int4 or fp4: count every weight with the size of this dtype,\n"
+      "without scales. Default: the stored size if there are weight files, otherwise bf16"),
+    M3_CLI_TAKEN("kv", "DTYPE", take_kv,
+      "dtype of keys and values, default bf16"),
+    M3_CLI_TAKEN("index-kv", "DTYPE", take_index_kv,
+      "dtype of index keys, default as --kv"),
+    M3_CLI_ROW("--gpu NAME --gpus N",
+      "which card, such as h200, mi355x or \"RTX PRO 6000\", and how many; default 1. An\n"
+      "unknown name lists all cards"),
+    M3_CLI_TEXT_OF("card-memory", "M", card_memory,
+      "memory of a card: vendor (the advertised GB, the default), reported (what the driver\n"
+      "reports), or a number of bytes"),
+    M3_CLI_ROW("--tp N --pp N --dp N --ep N",
+      "\n"
+      "a layout: heads and widths of a layer are divided among tp cards, layers among pp\n"
+      "stages, sequences among dp replicas. The tp * dp cards of a stage are divided\n"
+      "into ep groups, and each group holds 1/ep of the experts. By default tp, pp and dp are 1,\n"
+      "and ep is tp. With a layout the report also says what a card holds (SPEC 14.12)"),
+    M3_CLI_NUMBER_OF("chunk", "N", request.layout.chunk, 1, INT64_C(1) << 32,
+      "with a layout: tokens of a prefill that a replica processes at a time, default 8192;\n"
+      "the activations are counted for them"),
+    M3_CLI_NUMBER_OF("efficiency", "P", request.efficiency, 1, 100,
+      "assumed percentage of a card's peak rates that is reached, default 50. It affects the\n"
+      "expected times and tokens per second, not the lower bounds"),
+    M3_CLI_NUMBER_OF("activations", "BYTES", request.activation_bytes, 0, INT64_C(1) << 50,
+      "without a layout: assumed memory for the activations of one sequence, default 5 GiB"),
+    M3_CLI_NUMBER_OF("mtp", "N", request.mtp_modules, 0, 16,
+      "count N MTP modules in parameters, memory and caches, default 0"),
+    M3_CLI_TAKEN("set", "FIELD=VALUE", take_set,
+      "the reading of the model, as for m3ref run; here mtp_join=concat|additive and\n"
+      "vision_boundary=segment|none"),
+    M3_CLI_TAKEN("image", "WxH", take_image,
+      "also count the FLOPs of an image of this size in pixels. It is first resized as the\n"
+      "model's processor does. --image and --grid may be repeated"),
+    M3_CLI_TAKEN("grid", "T,H,W", take_grid,
+      "also count a picture of T x H x W patches. If T is above 1, it is a video"),
+    M3_CLI_FLAG_OF("all-logits", request.all_logits,
+      "a prefill applies lm_head to every token, not only to the last one"),
+    M3_CLI_FLAG_OF("no-causal-skip", request.no_causal_skip,
+      "a prefill also computes the masked half of full attention and of the index scores"),
+    M3_CLI_FLAG_OF("from-tensors", from_tensors,
+      "require weight files in the model directory, and count the parameters in them. The\n"
+      "counts must agree with the config"),
+    M3_CLI_TAKEN("format", "F", take_format,
+      "table (default), csv or json"),
+    M3_CLI_TAKEN("json", NULL, take_json,
+      "the same as --format json"),
+    M3_CLI_TEXT_OF("explain", "KEY", explain,
+      "print formula, numbers and value of a figure. KEY is a key of the JSON output, or a\n"
+      "group of keys. kv.X is short for kv_bytes.X"),
+    M3_CLI_TEXT_OF("chart", "OUT.svg", chart,
+      "also draw cost against context: FLOPs of a decoded token by part, caches, and bytes\n"
+      "read. With --gpu, also draw the least time to read these bytes. The contexts of\n"
+      "--context are marked"),
+    M3_CLI_FLAG_OF("documents", documents,
+      "print only the figures that documents state for this model, next to the computed ones\n"
+      "(appendix C of golden/documents/README.md)"),
+    M3_CLI_FLAG_OF("marks", marks,
+      "mark the figures of the report that these documents state differently"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_TAKEN("gpu", "VALUE", take_gpu, NULL),
+    M3_CLI_TAKEN("gpus", "VALUE", take_gpus, NULL),
+    M3_CLI_NUMBER_OF("tp", "VALUE", request.layout.tp, 1, MOST_CARDS, NULL),
+    M3_CLI_NUMBER_OF("pp", "VALUE", request.layout.pp, 1, MOST_CARDS, NULL),
+    M3_CLI_NUMBER_OF("dp", "VALUE", request.layout.dp, 1, MOST_CARDS, NULL),
+    M3_CLI_NUMBER_OF("ep", "VALUE", request.layout.ep, 1, MOST_CARDS, NULL),
+    M3_CLI_END,
+};
+/* clang-format on */
+
+static const struct m3_cli_command command_line = { "estimate", about, options, 25, end };
 
 /* A part of a layout that is not given is 1; ep is tp. */
 static int set_layout(struct arguments *a, struct m3_error *error)
@@ -282,16 +297,12 @@ static int set_card(struct arguments *a, struct m3_error *error)
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int option, status = M3_OK;
     *a = (struct arguments){ .request = { .weights = m3_format_named("bf16"),
                                           .kv = m3_format_named("bf16"),
                                           .activation_bytes = M3_ACTIVATION_BYTES,
                                           .efficiency = M3_EFFICIENCY,
                                           .gpus = 1 } };
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        status = parse_option(a, option, argv, error);
+    int status = m3_cli_options(&command_line, a, NULL, argc, argv, error);
     if (status || a->help) return status;
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "estimate: got %d names, expected one config.json or model directory",
@@ -510,7 +521,7 @@ int m3_cli_estimate(int argc, char **argv)
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a;
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) status = estimate(&a, &notes, &error);
     return m3_cli_end(status, &notes, &error);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/op/from.h"
 #include "cli/op/perf.h"
 #include "cli/op/plugin.h"
@@ -24,7 +25,104 @@
 #include "oracle/operators/results.h"
 #include "oracle/report/report.h"
 
-static const char help[] =
+enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, ACTION_DRAW, ACTION_PERF };
+
+struct arguments {
+    enum action action;
+    const struct m3_operator_row *op;
+    const char *cases, *results, *profile, *only;
+    struct m3_cli_reports reports;
+    char *repeat;               /* the command line */
+    struct m3_make_options make;
+    struct m3_cli_op_from from;
+    const struct m3_engine *engine;
+    struct m3_cli_ops ops;
+    int64_t threads, seed, drawn; /* -1: not given */
+    int json, all, progress, help;
+    int printed;                /* a child process has printed the error */
+};
+
+/* ---- the command line */
+
+static int take_action(struct arguments *a, enum action action, const char *cases, struct m3_error *error)
+{
+    if (a->action != ACTION_NONE)
+        return m3_fail(error, M3_USAGE,
+                       "op: got two of --list, --make, --run, --check, --draw and --perf, expected one");
+    a->action = action;
+    a->cases = cases;
+    return M3_OK;
+}
+
+static int take_list(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_LIST, value, error);
+}
+
+static int take_perf(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_PERF, value, error);
+}
+
+static int take_make(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_MAKE, value, error);
+}
+
+static int take_run(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_RUN, value, error);
+}
+
+static int take_check(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_CHECK, value, error);
+}
+
+static int take_draw(void *arguments, const char *value, struct m3_error *error)
+{
+    return take_action(arguments, ACTION_DRAW, value, error);
+}
+
+static int take_sizes(void *arguments, const char *value, struct m3_error *error)
+{
+    static const char *const classes[] = { "tiny", "small", "real" };
+    struct arguments *a = arguments;
+    (void)error;
+    a->from.drawn = 1;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(value, classes[i]) == 0) {
+            a->make.sizes = (enum m3_size_class)i;
+            return M3_OK;
+        }
+    a->make.given = value;
+    return M3_OK;
+}
+
+static int take_dtype(void *arguments, const char *value, struct m3_error *error)
+{
+    const struct {
+        const char *name;
+        enum m3_dtype dtype;
+    } dtypes[] = { { "f32", M3_F32 }, { "bf16", M3_BF16 }, { "f16", M3_F16 } };
+    struct arguments *a = arguments;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(value, dtypes[i].name) == 0) {
+            a->make.dtype = a->from.options.dtype = dtypes[i].dtype;
+            return M3_OK;
+        }
+    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16 or f16", value);
+}
+
+static int take_precision(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    a->engine = strcmp(value, "f64") == 0 ? m3_engine_f64() : m3_engine_f32();
+    if (strcmp(value, "f64") == 0 || strcmp(value, "f32") == 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "--precision: got %s, expected f32 or f64", value);
+}
+
+static const char about[] =
     "usage: m3ref op --list [--json]\n"
     "       m3ref op NAME --make CASES [--sizes tiny|small|real|T=..,H=..] [--dtype f32|bf16|f16] [--seed S]\n"
     "                     [--cases N]\n"
@@ -44,196 +142,105 @@ static const char help[] =
     "blame judges a whole model. Numbers are judged by the error that the profile's arithmetic may cause. Choices of\n"
     "blocks and experts are judged by the scores from which they were made. CASES and RESULTS are safetensors files.\n"
     "The name \"-\" means standard input or output.\n"
-    "\n"
-    "  NAME                an operator or a composite of op --list\n"
-    "  --list              print every operator: operands and outputs with their shapes, and parameters\n"
-    "  --make CASES        write cases. Structured cases come first: edges, ties, masks, odd sizes, empty experts.\n"
-    "                      Drawn cases, of random values, follow. Before CASES is written, several kinds of wrong results are\n"
-    "                      judged on all cases: zeros, copies of operands, the results of the previous case, and\n"
-    "                      known mistakes. If any kind of wrong result passes every case, CASES is not written\n"
-    "  --sizes CLASS       sizes of the drawn cases: tiny (default), small, or real (the released sizes; for\n"
-    "                      attention 65,536 tokens). Sizes may also be given by letter, such as T=7,H=64. In large\n"
-    "                      cases only some rows are judged; such a case lists these rows\n"
-    "  --dtype DTYPE       how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype\n"
-    "  --seed S            seed of the drawn values (default 1)\n"
-    "  --cases N           number of drawn cases (default 4)\n"
-    "  --from DUMP         with --make: take the operands from a dump of m3ref run, instead of drawing them. The\n"
-    "                      cases hold what the operator reads inside the model: activations of the dump, weights and\n"
-    "                      parameters of the model. --dtype rounds activations and weights. Without --dtype they\n"
-    "                      stay as stored\n"
-    "  --tap TAP           with --from: a tap that NAME makes, such as layers.3.index.blocks. A pattern such as\n"
-    "                      \"layers.*.attn_norm\" gives one case for every tap that matches\n"
-    "  --model MODEL       with --from: the model directory of the run\n"
-    "  --case F            with --from: the case of the run, for operators that read ids, positions, a mask or\n"
-    "                      pictures. It is not needed if the dump has companions, which hold the case\n"
-    "  --rows LIST         with --from: the rows that are judged: all, or numbers and ranges such as 0,5,128:130\n"
-    "                      (without 130). Default: all rows if there are fewer than 4,096, otherwise a sample that\n"
-    "                      includes the first and last rows of blocks\n"
-    "  --allow-large       with --from: write the weights even if they have more than 1 GB\n"
-    "  --run CASES RESULTS write the results of the reference. With --precision f64 also write \"0.y.allowed\": how\n"
-    "                      far a float implementation may be from these results\n"
-    "  --precision P       f32 (default) or f64\n"
-    "  --ops LIB[,WORDS]   take the operators from a plug-in, as m3ref run does; --ops plain takes the plain loops of\n"
-    "                      ref/ops. Without --run and --perf the plug-in is judged, on the cases of --check CASES or on\n"
-    "                      new cases. It runs in a separate process. A case fails if a call crashes, does not\n"
-    "                      return, or writes outside its outputs or to its inputs\n"
-    "  --perf              time the operator on the drawn cases, and compare its time with the shortest time that\n"
-    "                      the machine allows. That time follows from the machine's rates of reading memory and of\n"
-    "                      matrix products. With --ops, time the plug-in too. Where a case lists rows, only these\n"
-    "                      rows are computed\n"
-    "  --ops-guard         with --ops cuda: run it in a separate process, like any other LIB, so that it can be\n"
-    "                      judged. Without this option --ops cuda is not judged\n"
-    "  --timeout S         seconds that one call of an operator of LIB may take (default 600)\n"
-    "  --check CASES RESULTS\n"
-    "                      judge results. Where a case lists rows, RESULTS may hold all rows or only the listed rows\n"
-    "  --profile NAME|FILE where the kernel may round: {profiles} or a JSON file (default\n"
-    "                      fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
-    "                      {words}\n"
-    "  --draw CASES OUT    draw the operands that CASES does not store, because they have more than 1 GiB, and write\n"
-    "                      them to OUT\n"
-    "  --only TENSOR       with --draw: write only this operand, such as 6.w1, or one expert of it, such as 6.w1.17\n"
-    "  --all               print every output of every case; without it a verdict takes at most 25 lines\n"
-    "  --json              print JSON lines\n"
-    "  --junit OUT         write JUnit XML: one test case per output of a case\n"
-    "  --html OUT          write the verdict as an HTML page\n"
-    "  --threads N         number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --progress          with --make and without a terminal: write a line about progress every minute\n"
-    "  --help              print this text\n"
+    "\n";
+
+static const char end[] =
     "\n"
     "Exit status: 0 done, or every output passes; 1 an output is wrong, or a set of cases was refused; 2 an output is\n"
     "suspect, or could not be judged; 3 not comparable: a result is missing or has another shape or dtype; 64 wrong\n"
     "usage; 65 bad file; 66 missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
-enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, ACTION_DRAW, ACTION_PERF };
-
-struct arguments {
-    enum action action;
-    const struct m3_operator_row *op;
-    const char *cases, *results, *profile, *only;
-    struct m3_cli_reports reports;
-    char *repeat;               /* the command line */
-    struct m3_make_options make;
-    struct m3_cli_op_from from;
-    const struct m3_engine *engine;
-    struct m3_cli_ops ops;
-    int64_t threads;
-    int json, all, progress, help;
-    int printed;                /* a child process has printed the error */
+#define M3_CLI_ARGUMENTS struct arguments
+/* clang-format off */
+static const struct m3_cli_option options[] = {
+    M3_CLI_ROW("NAME",
+      "an operator or a composite of op --list"),
+    M3_CLI_TAKEN("list", NULL, take_list,
+      "print every operator: operands and outputs with their shapes, and parameters"),
+    M3_CLI_TAKEN("make", "CASES", take_make,
+      "write cases. Structured cases come first: edges, ties, masks, odd sizes, empty experts.\n"
+      "Drawn cases, of random values, follow. Before CASES is written, several kinds of wrong results are\n"
+      "judged on all cases: zeros, copies of operands, the results of the previous case, and\n"
+      "known mistakes. If any kind of wrong result passes every case, CASES is not written"),
+    M3_CLI_TAKEN("sizes", "CLASS", take_sizes,
+      "sizes of the drawn cases: tiny (default), small, or real (the released sizes; for\n"
+      "attention 65,536 tokens). Sizes may also be given by letter, such as T=7,H=64. In large\n"
+      "cases only some rows are judged; such a case lists these rows"),
+    M3_CLI_TAKEN("dtype", "DTYPE", take_dtype,
+      "how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype"),
+    M3_CLI_NUMBER_OF("seed", "S", seed, 0, INT64_MAX,
+      "seed of the drawn values (default 1)"),
+    M3_CLI_NUMBER_OF("cases", "N", drawn, 0, 10000,
+      "number of drawn cases (default 4)"),
+    M3_CLI_TEXT_OF("from", "DUMP", from.options.dump,
+      "with --make: take the operands from a dump of m3ref run, instead of drawing them. The\n"
+      "cases hold what the operator reads inside the model: activations of the dump, weights and\n"
+      "parameters of the model. --dtype rounds activations and weights. Without --dtype they\n"
+      "stay as stored"),
+    M3_CLI_TEXT_OF("tap", "TAP", from.options.taps,
+      "with --from: a tap that NAME makes, such as layers.3.index.blocks. A pattern such as\n"
+      "\"layers.*.attn_norm\" gives one case for every tap that matches"),
+    M3_CLI_TEXT_OF("model", "MODEL", from.options.model,
+      "with --from: the model directory of the run"),
+    M3_CLI_TEXT_OF("case", "F", from.options.case_path,
+      "with --from: the case of the run, for operators that read ids, positions, a mask or\n"
+      "pictures. It is not needed if the dump has companions, which hold the case"),
+    M3_CLI_TEXT_OF("rows", "LIST", from.options.rows,
+      "with --from: the rows that are judged: all, or numbers and ranges such as 0,5,128:130\n"
+      "(without 130). Default: all rows if there are fewer than 4,096, otherwise a sample that\n"
+      "includes the first and last rows of blocks"),
+    M3_CLI_FLAG_OF("allow-large", from.options.allow_large,
+      "with --from: write the weights even if they have more than 1 GB"),
+    M3_CLI_TAKEN("run", "CASES RESULTS", take_run,
+      "write the results of the reference. With --precision f64 also write \"0.y.allowed\": how\n"
+      "far a float implementation may be from these results"),
+    M3_CLI_TAKEN("precision", "P", take_precision,
+      "f32 (default) or f64"),
+    M3_CLI_TEXT_OF("ops", "LIB[,WORDS]", ops.name,
+      "take the operators from a plug-in, as m3ref run does; --ops plain takes the plain loops of\n"
+      "ref/ops. Without --run and --perf the plug-in is judged, on the cases of --check CASES or on\n"
+      "new cases. It runs in a separate process. A case fails if a call crashes, does not\n"
+      "return, or writes outside its outputs or to its inputs"),
+    M3_CLI_TAKEN("perf", NULL, take_perf,
+      "time the operator on the drawn cases, and compare its time with the shortest time that\n"
+      "the machine allows. That time follows from the machine's rates of reading memory and of\n"
+      "matrix products. With --ops, time the plug-in too. Where a case lists rows, only these\n"
+      "rows are computed"),
+    M3_CLI_FLAG_OF("ops-guard", ops.guard_all,
+      "with --ops cuda: run it in a separate process, like any other LIB, so that it can be\n"
+      "judged. Without this option --ops cuda is not judged"),
+    M3_CLI_NUMBER_OF("timeout", "S", ops.timeout, 1, 1000000,
+      "seconds that one call of an operator of LIB may take (default 600)"),
+    M3_CLI_TAKEN("check", "CASES RESULTS", take_check,
+      "\n"
+      "judge results. Where a case lists rows, RESULTS may hold all rows or only the listed rows"),
+    M3_CLI_TEXT_OF("profile", "NAME|FILE", profile,
+      "where the kernel may round: {profiles} or a JSON file (default\n"
+      "fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings, such as\n"
+      "{words}"),
+    M3_CLI_TAKEN("draw", "CASES OUT", take_draw,
+      "draw the operands that CASES does not store, because they have more than 1 GiB, and write\n"
+      "them to OUT"),
+    M3_CLI_TEXT_OF("only", "TENSOR", only,
+      "with --draw: write only this operand, such as 6.w1, or one expert of it, such as 6.w1.17"),
+    M3_CLI_FLAG_OF("all", all,
+      "print every output of every case; without it a verdict takes at most 25 lines"),
+    M3_CLI_FLAG_OF("json", json,
+      "print JSON lines"),
+    M3_CLI_TEXT_OF("junit", "OUT", reports.junit,
+      "write JUnit XML: one test case per output of a case"),
+    M3_CLI_TEXT_OF("html", "OUT", reports.html,
+      "write the verdict as an HTML page"),
+    M3_CLI_NUMBER_OF("threads", "N", threads, 1, 4096,
+      "number of threads; default: the number of processors. Results do not depend on it"),
+    M3_CLI_FLAG_OF("progress", progress,
+      "with --make and without a terminal: write a line about progress every minute"),
+    M3_CLI_HELP_OF(help),
+    M3_CLI_END,
 };
+/* clang-format on */
 
-enum {
-    OPT_LIST = 256,
-    OPT_MAKE,
-    OPT_RUN,
-    OPT_CHECK,
-    OPT_DRAW,
-    OPT_ONLY,
-    OPT_SIZES,
-    OPT_DTYPE,
-    OPT_SEED,
-    OPT_CASES,
-    OPT_PRECISION,
-    OPT_OPS,
-    OPT_TIMEOUT,
-    OPT_OPS_GUARD,
-    OPT_PERF,
-    OPT_PROFILE,
-    OPT_ALL,
-    OPT_JSON,
-    OPT_JUNIT,
-    OPT_HTML,
-    OPT_THREADS,
-    OPT_HELP,
-    OPT_FROM,
-    OPT_TAP,
-    OPT_MODEL,
-    OPT_CASE,
-    OPT_ROWS,
-    OPT_ALLOW_LARGE,
-    OPT_PROGRESS,
-};
-
-/* ---- the command line */
-
-static int take_sizes(struct arguments *a, const char *text)
-{
-    static const char *const classes[] = { "tiny", "small", "real" };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(text, classes[i]) == 0) {
-            a->make.sizes = (enum m3_size_class)i;
-            return M3_OK;
-        }
-    a->make.given = text;
-    return M3_OK;
-}
-
-static int take_dtype(struct arguments *a, const char *text, struct m3_error *error)
-{
-    const struct {
-        const char *name;
-        enum m3_dtype dtype;
-    } dtypes[] = { { "f32", M3_F32 }, { "bf16", M3_BF16 }, { "f16", M3_F16 } };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(text, dtypes[i].name) == 0) {
-            a->make.dtype = dtypes[i].dtype;
-            return M3_OK;
-        }
-    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16 or f16", text);
-}
-
-static int take_action(struct arguments *a, enum action action, struct m3_error *error)
-{
-    if (a->action != ACTION_NONE)
-        return m3_fail(error, M3_USAGE,
-                       "op: got two of --list, --make, --run, --check, --draw and --perf, expected one");
-    a->action = action;
-    if (action != ACTION_LIST && action != ACTION_PERF) a->cases = optarg;
-    return M3_OK;
-}
-
-static int take_option(struct arguments *a, int option, char **argv, struct m3_error *error)
-{
-    int64_t number = 0;
-    int status = M3_OK;
-    switch (option) {
-    case OPT_LIST: return take_action(a, ACTION_LIST, error);
-    case OPT_MAKE: return take_action(a, ACTION_MAKE, error);
-    case OPT_RUN: return take_action(a, ACTION_RUN, error);
-    case OPT_CHECK: return take_action(a, ACTION_CHECK, error);
-    case OPT_PERF: return take_action(a, ACTION_PERF, error);
-    case OPT_DRAW: return take_action(a, ACTION_DRAW, error);
-    case OPT_ONLY: a->only = optarg; return M3_OK;
-    case OPT_SIZES: return take_sizes(a, optarg);
-    case OPT_DTYPE: return take_dtype(a, optarg, error);
-    case OPT_SEED:
-        status = m3_cli_number(&number, "--seed", optarg, 0, INT64_MAX, error);
-        a->make.seed = (uint64_t)number;
-        return status;
-    case OPT_CASES: return m3_cli_number(&a->make.random, "--cases", optarg, 0, 10000, error);
-    case OPT_PRECISION:
-        a->engine = strcmp(optarg, "f64") == 0 ? m3_engine_f64() : m3_engine_f32();
-        if (strcmp(optarg, "f64") == 0 || strcmp(optarg, "f32") == 0) return M3_OK;
-        return m3_fail(error, M3_USAGE, "--precision: got %s, expected f32 or f64", optarg);
-    case OPT_OPS: a->ops.name = optarg; return M3_OK;
-    case OPT_OPS_GUARD: a->ops.guard_all = 1; return M3_OK;
-    case OPT_TIMEOUT: return m3_cli_number(&a->ops.timeout, "--timeout", optarg, 1, 1000000, error);
-    case OPT_PROFILE: a->profile = optarg; return M3_OK;
-    case OPT_JUNIT: a->reports.junit = optarg; return M3_OK;
-    case OPT_HTML: a->reports.html = optarg; return M3_OK;
-    case OPT_ALL: a->all = 1; return M3_OK;
-    case OPT_JSON: a->json = 1; return M3_OK;
-    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 4096, error);
-    case OPT_HELP: a->help = 1; return M3_OK;
-    case OPT_FROM: a->from.options.dump = optarg; return M3_OK;
-    case OPT_TAP: a->from.options.taps = optarg; return M3_OK;
-    case OPT_MODEL: a->from.options.model = optarg; return M3_OK;
-    case OPT_CASE: a->from.options.case_path = optarg; return M3_OK;
-    case OPT_ROWS: a->from.options.rows = optarg; return M3_OK;
-    case OPT_PROGRESS: a->progress = 1; return M3_OK;
-    case OPT_ALLOW_LARGE: a->from.options.allow_large = 1; return M3_OK;
-    default: return m3_cli_bad_option(option, argv, "op", error);
-    }
-}
+static const struct m3_cli_command command_line = { "op", about, options, 22, end };
 
 /* A plug-in has no derivatives, and a dump of a forward pass has no gradients. */
 static int check_derivative(const struct arguments *a, struct m3_error *error)
@@ -278,47 +285,11 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    static const struct option options[] = {
-        { "list", no_argument, NULL, OPT_LIST },
-        { "make", required_argument, NULL, OPT_MAKE },
-        { "run", required_argument, NULL, OPT_RUN },
-        { "check", required_argument, NULL, OPT_CHECK },
-        { "sizes", required_argument, NULL, OPT_SIZES },
-        { "dtype", required_argument, NULL, OPT_DTYPE },
-        { "seed", required_argument, NULL, OPT_SEED },
-        { "cases", required_argument, NULL, OPT_CASES },
-        { "precision", required_argument, NULL, OPT_PRECISION },
-        { "ops", required_argument, NULL, OPT_OPS },
-        { "profile", required_argument, NULL, OPT_PROFILE },
-        { "all", no_argument, NULL, OPT_ALL },
-        { "json", no_argument, NULL, OPT_JSON },
-        { "html", required_argument, NULL, OPT_HTML },
-        { "junit", required_argument, NULL, OPT_JUNIT },
-        { "timeout", required_argument, NULL, OPT_TIMEOUT },
-        { "ops-guard", no_argument, NULL, OPT_OPS_GUARD },
-        { "perf", no_argument, NULL, OPT_PERF },
-        { "draw", required_argument, NULL, OPT_DRAW },
-        { "only", required_argument, NULL, OPT_ONLY },
-        { "threads", required_argument, NULL, OPT_THREADS },
-        { "help", no_argument, NULL, OPT_HELP },
-        { "from", required_argument, NULL, OPT_FROM },
-        { "tap", required_argument, NULL, OPT_TAP },
-        { "model", required_argument, NULL, OPT_MODEL },
-        { "case", required_argument, NULL, OPT_CASE },
-        { "rows", required_argument, NULL, OPT_ROWS },
-        { "allow-large", no_argument, NULL, OPT_ALLOW_LARGE },
-        { "progress", no_argument, NULL, OPT_PROGRESS },
-        { NULL, 0, NULL, 0 },
-    };
-    int option, status = M3_OK;
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        status = take_option(a, option, argv, error);
-        a->from.drawn |= option == OPT_SIZES || option == OPT_SEED || option == OPT_CASES;
-        if (option == OPT_DTYPE) a->from.options.dtype = a->make.dtype;
-    }
+    int status = m3_cli_options(&command_line, a, NULL, argc, argv, error);
     if (status || a->help) return status;
+    a->from.drawn |= a->seed >= 0 || a->drawn >= 0;
+    if (a->seed >= 0) a->make.seed = (uint64_t)a->seed;
+    if (a->drawn >= 0) a->make.random = a->drawn;
     status = take_names(a, argc, argv, error);
     return status ? status : m3_cli_op_from_check(&a->from, a->action == ACTION_MAKE, error);
 }
@@ -547,12 +518,14 @@ int m3_cli_op(int argc, char **argv)
     struct arguments a = { .profile = "fp32",
                            .engine = m3_engine_f32(),
                            .threads = sysconf(_SC_NPROCESSORS_ONLN),
+                           .seed = -1,
+                           .drawn = -1,
                            .reports = M3_CLI_NO_REPORTS };
     a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
     a.from.options.dtype = M3_DTYPES;
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help, &error);
+    if (!status && a.help) status = m3_cli_print_help(&command_line, &error);
     else if (!status) status = check_paths(&a, &error);
     if (!status && !a.help) {
         switch (a.action) {
