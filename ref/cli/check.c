@@ -231,6 +231,8 @@ static int write_reports(struct arguments *a, const struct m3_check *result, con
                                          .spec = a->spec,
                                          .cause = m3_blame_cause(&result->blame) };
     subject.cause.sentence = result->sentence;
+    subject.cause.profile_word = result->profile_word[0] ? result->profile_word : NULL;
+    if (!result->mistake) subject.cause.mistake = subject.cause.mistake_words = NULL;
     subject.cause.reading = result->reading[0] ? result->reading : NULL;
     subject.cause.repeat = a->repeat;
     int status = m3_blamed_stages_make(&stages, &result->blame, &result->comparison, error);

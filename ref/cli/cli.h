@@ -126,7 +126,7 @@ struct m3_cli_input {
     enum m3_linear linear;
     int64_t threads;
     struct m3_cli_ops ops;
-    const char *set[M3_CLI_MOST_SETS];          /* FIELD=VALUE */
+    char *set[M3_CLI_MOST_SETS];                /* FIELD=VALUE, one each */
     int sets;
 };
 /* Sets the defaults, with room for the options of argc words. M3_INTERNAL; m3_cli_input_end in any case. */

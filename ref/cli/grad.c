@@ -147,9 +147,14 @@ static int take_readings(struct arguments *a, struct m3_error *error)
 {
     int left = 0, status = M3_OK;
     m3_readings_default(&a->readings);
-    for (int i = 0; !status && i < a->input.sets; i++) {
-        if (m3_readings_has(a->input.set[i])) status = m3_readings_set(&a->readings, a->input.set[i], error);
-        else a->input.set[left++] = a->input.set[i];
+    for (int i = 0; i < a->input.sets; i++) {
+        char *one = a->input.set[i];
+        if (status || !m3_readings_has(one)) {
+            a->input.set[left++] = one;
+            continue;
+        }
+        status = m3_readings_set(&a->readings, one, error);
+        free(one);
     }
     a->input.sets = left;
     return status;

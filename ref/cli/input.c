@@ -58,8 +58,13 @@ static int take_linear(void *arguments, const char *value, struct m3_error *erro
 static int take_set(void *arguments, const char *value, struct m3_error *error)
 {
     struct m3_cli_input *in = arguments;
-    if (in->sets == M3_CLI_MOST_SETS) return m3_fail(error, M3_USAGE, "--set: got too many, expected %d", in->sets);
-    in->set[in->sets++] = value;
+    for (const char *at = value; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        if (in->sets == M3_CLI_MOST_SETS)
+            return m3_fail(error, M3_USAGE, "--set: got too many, expected at most %d", M3_CLI_MOST_SETS);
+        char *one = strndup(at, strcspn(at, ","));
+        if (!one) return m3_fail_memory(error, "--set", strlen(at));
+        in->set[in->sets++] = one;
+    }
     return M3_OK;
 }
 
@@ -105,7 +110,7 @@ int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_i
 {
     int status = M3_OK;
     *semantics = config->semantics;
-    for (int i = 0; !status && i < in->sets; i++) status = m3_semantics_set(semantics, in->set[i], error);
+    for (int i = 0; !status && i < in->sets; i++) status = m3_semantics_set_one(semantics, in->set[i], error);
     return status;
 }
 
@@ -276,4 +281,5 @@ void m3_cli_input_end(struct m3_cli_input *in)
     free(in->images);
     free(in->videos);
     free(in->text);
+    for (int i = 0; i < in->sets; i++) free(in->set[i]);
 }

@@ -120,6 +120,14 @@ int m3_field_set_tried(void *to, const struct m3_field *f, int i)
     return is_number(f) ? i < 2 : f->values[0] ? i < M3_FIELD_VALUES && f->values[i] : i <= f->tried;
 }
 
+void m3_fields_reset(void *to, const struct m3_field *fields, int count)
+{
+    for (int i = 0; i < count; i++) {
+        m3_field_set_tried(to, &fields[i], 0);
+        if (!fields[i].values[0]) *count_of(to, &fields[i]) = (int64_t)fields[i].preset;
+    }
+}
+
 char *m3_fields_json(const void *from, const struct m3_field *fields, int count)
 {
     json_t *object = json_object();

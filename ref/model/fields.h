@@ -19,7 +19,7 @@ struct m3_field {
     /* Who looks for another value that explains a failure: */
     const char *shows[M3_FIELD_SHOWS]; /* patterns of the taps where it shows first; none: it explains none */
     int tried; /* of a count: the largest value that is tried */
-    const char *with; /* a field that it depends on: both are tried together; NULL: none */
+    const char *with; /* a field without which one of the two changes nothing: both are tried together; NULL: none */
 };
 
 /* Its name, place and values; NULL: a count. */
@@ -35,6 +35,8 @@ void m3_field_choices(char text[M3_FIELD_CHOICES], const struct m3_field *field)
 int m3_field_is_named(const struct m3_field *field);
 /* "max", "0": its default. */
 void m3_field_default(char text[M3_FIELD_CHOICES], const struct m3_field *field);
+/* Sets all fields to their defaults. */
+void m3_fields_reset(void *to, const struct m3_field *fields, int count);
 /* Sets the field to what it is in `from`. */
 void m3_field_copy(void *to, const void *from, const struct m3_field *field);
 int m3_field_is_same(const void *a, const void *b, const struct m3_field *field);

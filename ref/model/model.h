@@ -8,7 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/config.h"
 
-struct m3_graph;
+struct m3_graphs;
 struct m3_ranks;
 
 /* Weights that a layer does not have are zero. */
@@ -54,7 +54,7 @@ struct m3_model {
     int64_t mtp_modules;                                        /* in the files */
     struct m3_mtp *mtp;                                         /* [mtp_modules] */
     struct m3_vision vision;
-    struct m3_graph *graphs;            /* model/graph/graph.h */
+    struct m3_graphs *graphs;           /* model/graph/graph.h */
     struct m3_ranks *ranks;             /* which divide the passes over the model; or NULL */
 };
 

@@ -20,7 +20,7 @@ static const struct m3_field fields[] = {
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
-void m3_readings_default(struct m3_readings *readings) { *readings = (struct m3_readings){ .kl_tau = 1 }; }
+void m3_readings_default(struct m3_readings *readings) { m3_fields_reset(readings, fields, FIELDS); }
 
 int m3_readings_has(const char *assignment) { return m3_field_of(fields, FIELDS, assignment) != NULL; }
 

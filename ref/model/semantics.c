@@ -41,7 +41,7 @@ static int wrong_field(const char *assignment, struct m3_error *error)
                    assignment, names);
 }
 
-static int set_one(struct m3_semantics *semantics, const char *assignment, struct m3_error *error)
+int m3_semantics_set_one(struct m3_semantics *semantics, const char *assignment, struct m3_error *error)
 {
     if (!strchr(assignment, '=')) return m3_fail(error, M3_USAGE, "--set: got %s, expected FIELD=VALUE", assignment);
     const struct m3_field *field = m3_field_of(fields, FIELDS, assignment);
@@ -53,7 +53,7 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignments, st
     int status = M3_OK;
     for (const char *at = assignments; !status && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         char *one = strndup(at, strcspn(at, ","));
-        status = one ? set_one(semantics, one, error) : m3_fail_memory(error, "--set", strlen(at));
+        status = one ? m3_semantics_set_one(semantics, one, error) : m3_fail_memory(error, "--set", strlen(at));
         free(one);
     }
     return status;
@@ -124,14 +124,14 @@ static void read_field(struct m3_semantics *semantics, const char *name, const j
     else if (json_is_integer(value))
         length = snprintf(text, sizeof text, "%s=%" JSON_INTEGER_FORMAT, name, json_integer_value(value));
     else if (json_is_real(value)) length = snprintf(text, sizeof text, "%s=%.17g", name, json_real_value(value));
-    if (length > 0 && (size_t)length < sizeof text) m3_semantics_set(semantics, text, &ignored);
+    if (length > 0 && (size_t)length < sizeof text) m3_semantics_set_one(semantics, text, &ignored);
     m3_error_free(&ignored);
 }
 
 void m3_semantics_read(struct m3_semantics *semantics, const char *json)
 {
     *semantics = (struct m3_semantics){ 0 };
-    semantics->local_blocks = 1;
+    m3_fields_reset(semantics, fields, FIELDS);
     json_t *object = json != NULL ? m3_json_of_text(json) : NULL, *value;
     const char *name;
     json_object_foreach(object, name, value) read_field(semantics, name, value);

@@ -10,6 +10,8 @@ enum { M3_SEMANTICS_TEXT = 256 };
 
 /* Sets fields: "pool=lse", or "pool=lse,index_scale=rsqrt". M3_USAGE if there is no such field or value. */
 int m3_semantics_set(struct m3_semantics *semantics, const char *assignments, struct m3_error *error);
+/* The same for one field alone. */
+int m3_semantics_set_one(struct m3_semantics *semantics, const char *assignment, struct m3_error *error);
 /* A field by its name, or its number; NULL: none. */
 const struct m3_field *m3_semantics_field(const char *name);
 const struct m3_field *m3_semantics_at(int i);

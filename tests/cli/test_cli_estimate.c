@@ -320,6 +320,7 @@ START_TEST(additive_modules_of_the_files)
     ck_assert_int_eq(m3ref("estimate golden/mtp/model --set mtp_join=additive"), 0);
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(has("err", "72 tensors of MTP modules are not counted"));
+    ck_assert_int_eq(m3ref("estimate golden/mtp/model --set mtp_join=additive,pool=lse"), 64);
 }
 END_TEST
 

@@ -82,7 +82,7 @@ def copy_with_blocks(blocks):
     return copy
 
 if what == "slopes":
-    for sets in (["kl_phase=warmup"], ["kl_teacher=logit", "kl_direction=reverse"], ["kl_teacher_norm=cut", "kl_tau=2"],
+    for sets in (["kl_phase=warmup"], ["kl_teacher=logit", "kl_direction=reverse"], ["kl_teacher_norm=cut,kl_tau=2"],
                  ["kl_teacher=all", "kl_scale=1", "kl_count=rows", "kl_log_eps=0.01"]):
         slope(*sets)
 if what == "warmup":

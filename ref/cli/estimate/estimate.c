@@ -70,7 +70,7 @@ static int parse_set(struct m3_estimate_request *r, const char *text, struct m3_
                        "--set: got %s, expected mtp_join=... or vision_boundary=..., because no "
                        "other field changes a cost",
                        text);
-    int status = m3_semantics_set(&s, text, error);
+    int status = m3_semantics_set_one(&s, text, error);
     r->mtp_join = s.mtp_join;
     r->boundary = s.vision_boundary;
     return status;

@@ -78,9 +78,14 @@ struct making {
 
 static void add_input(struct m3_node *node, const struct m3_node *input)
 {
-    for (int i = 0; i < node->input_count; i++)
-        if (node->inputs[i] == input) return;
     if (node->input_count < M3_OPERANDS) node->inputs[node->input_count++] = input;
+}
+
+static int has_input(const struct m3_node *node, const struct m3_node *input)
+{
+    for (int i = 0; i < node->input_count; i++)
+        if (node->inputs[i] == input) return 1;
+    return 0;
 }
 
 /* The embedding of other rows is that tap too. */
@@ -91,7 +96,8 @@ static void add_embedding(struct m3_node *node, const struct m3_graph *graph)
     node->shift = m3_mtp_module_of(node->layer) + 1;
 }
 
-/* Adds what a step reads, from row `shift` on, to the node; what steps without a tap did becomes part of it. */
+/* Adds what a step reads, from row `shift` on, to the node; what steps without a tap did becomes part of it. The node's
+ * own step may read a tap twice, x + x; of what the other steps read, a tap counts once. */
 static void read_inputs(struct m3_node *node, const struct making *m, const struct m3_recorded_step *step,
                         int64_t shift)
 {
@@ -100,7 +106,8 @@ static void read_inputs(struct m3_node *node, const struct making *m, const stru
         const int64_t before = shift + step->rows_before[i];
         if (from->node >= 0) {
             if (node->input_count == 0) node->shift = before;
-            add_input(node, &m->graph->nodes[from->node]);
+            const struct m3_node *input = &m->graph->nodes[from->node];
+            if (step->step.is_shown || !has_input(node, input)) add_input(node, input);
         } else if (from->step.op == M3_OP_EMBED) {
             add_embedding(node, m->graph);
         } else {

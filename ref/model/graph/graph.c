@@ -75,41 +75,100 @@ const struct m3_node *m3_call_input(const struct m3_node *node, int i)
 
 /* ---- of a model */
 
-/* The readings that change edges, all of modules: two values each. */
-enum { JOINS = 1, EMBEDS = 2, HANDS_OVER = 4, READINGS = 8 };
+struct reading {
+    struct m3_semantics semantics;
+    struct m3_graph graph;
+};
 
-static int reading_of(const struct m3_semantics *s)
+/* One reading for every choice of values of the fields that change edges. */
+struct m3_graphs {
+    struct reading *readings;
+    int count;
+    uint64_t fields; /* bit i: row i of model/semantics.c is one of them */
+};
+
+static int is_same_node(const struct m3_node *a, const struct m3_graph *of_a, const struct m3_node *b,
+                        const struct m3_graph *of_b)
 {
-    return (s->mtp_join == M3_MTP_ADDITIVE ? JOINS : 0) + (s->mtp_embed == M3_MTP_EMBED_FUSED ? EMBEDS : 0) +
-           (s->mtp_handover == M3_HANDOVER_POST_NORM ? HANDS_OVER : 0);
+    int same = a->op == b->op && a->tap == b->tap && a->layer == b->layer && a->input_count == b->input_count &&
+               a->weight_count == b->weight_count && a->shift == b->shift && a->is_noisy == b->is_noisy &&
+               a->adds_input == b->adds_input;
+    for (int i = 0; same && i < a->input_count; i++) same = a->inputs[i] - of_a->nodes == b->inputs[i] - of_b->nodes;
+    for (int i = 0; same && i < a->weight_count; i++)
+        same = a->weights[i].of == b->weights[i].of && a->weights[i].offset == b->weights[i].offset;
+    return same;
+}
+
+static int is_same_graph(const struct m3_graph *a, const struct m3_graph *b)
+{
+    int same = a->count == b->count;
+    for (int64_t i = 0; same && i < a->count; i++) same = is_same_node(&a->nodes[i], a, &b->nodes[i], b);
+    return same;
+}
+
+static int add_reading(struct m3_graphs *all, const struct m3_model *model, const struct m3_semantics *semantics,
+                       struct m3_error *error)
+{
+    const size_t bytes = (size_t)(all->count + 1) * sizeof *all->readings;
+    struct reading *readings = realloc(all->readings, bytes);
+    if (!readings) return m3_fail_memory(error, "the graph", bytes);
+    all->readings = readings;
+    readings[all->count].semantics = *semantics;
+    return m3_graph_record(&readings[all->count++].graph, &model->config, model->mtp_modules, semantics, error);
+}
+
+/* The readings so far with every other value of a field; they stay if one of them has other edges. */
+static int add_field(struct m3_graphs *all, const struct m3_model *model, int i, struct m3_error *error)
+{
+    const struct m3_field *field = m3_semantics_at(i);
+    const int before = all->count;
+    int differs = 0, status = M3_OK;
+    for (int k = 0; k < before; k++) {
+        struct m3_semantics other = all->readings[k].semantics;
+        for (int value = 0; !status && m3_field_set_tried(&other, field, value); value++) {
+            if (m3_field_is_same(&other, &all->readings[k].semantics, field)) continue;
+            status = add_reading(all, model, &other, error);
+            differs |= !status && !is_same_graph(&all->readings[k].graph, &all->readings[all->count - 1].graph);
+        }
+    }
+    if (differs) all->fields |= UINT64_C(1) << i;
+    while (!differs && all->count > before) m3_graph_free(&all->readings[--all->count].graph);
+    return status;
 }
 
 int m3_graphs_record(struct m3_model *model, struct m3_error *error)
 {
-    const int readings = model->mtp_modules > 0 ? READINGS : 1;
-    struct m3_semantics s = model->config.semantics;
-    int status = M3_OK;
-    model->graphs = calloc(READINGS, sizeof *model->graphs);
-    if (!model->graphs) return m3_fail_memory(error, "the graph", READINGS * sizeof *model->graphs);
-    for (int i = 0; i < readings && !status; i++) {
-        s.mtp_join = i & JOINS ? M3_MTP_ADDITIVE : M3_MTP_CONCAT;
-        s.mtp_embed = i & EMBEDS ? M3_MTP_EMBED_FUSED : M3_MTP_EMBED_ID;
-        s.mtp_handover = i & HANDS_OVER ? M3_HANDOVER_POST_NORM : M3_HANDOVER_PRE_NORM;
-        status = m3_graph_record(&model->graphs[i], &model->config, model->mtp_modules, &s, error);
-    }
+    const struct m3_field *field;
+    model->graphs = calloc(1, sizeof *model->graphs);
+    if (!model->graphs) return m3_fail_memory(error, "the graph", sizeof *model->graphs);
+    int status = add_reading(model->graphs, model, &model->config.semantics, error);
+    for (int i = 0; !status && (field = m3_semantics_at(i)) != NULL; i++)
+        if (m3_field_is_named(field)) status = add_field(model->graphs, model, i, error);
     return status;
 }
 
 void m3_graphs_free(struct m3_model *model)
 {
-    for (int i = 0; model->graphs && i < READINGS; i++) m3_graph_free(&model->graphs[i]);
+    for (int i = 0; model->graphs && i < model->graphs->count; i++) m3_graph_free(&model->graphs->readings[i].graph);
+    if (model->graphs) free(model->graphs->readings);
     free(model->graphs);
     model->graphs = NULL;
 }
 
+static int has_edges_of(const struct m3_graphs *all, int k, const struct m3_semantics *semantics)
+{
+    for (int i = 0; all->fields >> i; i++)
+        if (all->fields >> i & 1 && !m3_field_is_same(&all->readings[k].semantics, semantics, m3_semantics_at(i)))
+            return 0;
+    return 1;
+}
+
 const struct m3_graph *m3_graph_of(const struct m3_model *model, const struct m3_semantics *semantics)
 {
-    return &model->graphs[model->mtp_modules > 0 ? reading_of(semantics) : 0];
+    const struct m3_graphs *all = model->graphs;
+    int k = 0;
+    while (k < all->count - 1 && !has_edges_of(all, k, semantics)) k++;
+    return &all->readings[k].graph;
 }
 
 const struct m3_node *m3_graph_node(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,

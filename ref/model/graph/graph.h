@@ -25,7 +25,7 @@ struct m3_node {
     enum m3_tap tap;
     int64_t layer; /* as in taps.h; -1 outside layers */
     int input_count, weight_count;
-    const struct m3_node *inputs[M3_OPERANDS]; /* each once, in the order of the operator's inputs; NULLs at the end */
+    const struct m3_node *inputs[M3_OPERANDS]; /* in the order of the operator's inputs; NULLs at the end */
     struct m3_weight_place weights[M3_NODE_WEIGHTS];
     int64_t shift; /* its row t reads row t + shift of input 0: a module joins the embeddings of later tokens */
     int is_noisy; /* reads its input with the noise of `jitter` */
@@ -66,7 +66,7 @@ enum m3_tap m3_computed_beside(enum m3_tap tap);
  * there is none. */
 const struct m3_node *m3_call_input(const struct m3_node *node, int i);
 
-/* ---- the graphs that belong to a model: one for each reading that has other edges */
+/* ---- the graphs that belong to a model: one for each reading that has other edges, found by recording all of them */
 
 /* For model->graphs, after the config and the number of modules. M3_INTERNAL. */
 int m3_graphs_record(struct m3_model *model, struct m3_error *error);

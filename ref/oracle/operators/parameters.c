@@ -141,7 +141,7 @@ static int set_word(struct m3_parameters *to, const char *name, const char *valu
         return to->config->oai || strcmp(value, "swiglu") == 0 ? M3_OK : M3_USAGE;
     }
     snprintf(assignment, sizeof assignment, "%s=%s", name, value);
-    return m3_semantics_set(to->semantics, assignment, error);
+    return m3_semantics_set_one(to->semantics, assignment, error);
 }
 
 /* The value as text: JSON numbers and strings are both accepted, as the command line knows no difference. */

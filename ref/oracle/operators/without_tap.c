@@ -198,7 +198,7 @@ static judge *judge_of(const struct m3_operator_row *op)
                 { "jitter", judge_noise } };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (strcmp(all[i].op, op->name) == 0) return all[i].judge;
-    return judge_gradient;
+    return op->derivative ? judge_gradient : NULL;
 }
 
 int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting *setting, const struct m3_fragment *f,
@@ -219,6 +219,8 @@ int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting 
     if (!out->y.values || !out->bound || !out->walk || !out->y.off.error || !out->y.off.variance)
         return m3_fail_memory(error, output->name, room * sizeof *out->y.values);
     const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->y.rows * width), error };
+    judge *judge = judge_of(f->op);
+    if (!judge) return m3_fail(error, M3_INTERNAL, "%s: got no bound of its error, expected one", f->op->name);
     status = take_values(&j, output);
-    return status ? status : judge_of(f->op)(&j, output);
+    return status ? status : judge(&j, output);
 }

@@ -102,7 +102,7 @@ int m3_cause_try(struct m3_causes *best, const struct m3_cause *cause, const str
         best->second = best->worst;
         best->worst = worst;
         best->near = *cause;
-    } else if (worst < best->second) best->second = worst;
+    } else if (worst > best->worst && worst < best->second) best->second = worst; /* equal: the same cause twice */
     if (status || share < least_share || !(z > best->z)) return status;
     best->z = z;
     best->share = share;
@@ -114,6 +114,21 @@ static int is_listed(const struct m3_semantics *semantics, const struct m3_seman
 {
     for (int i = 0; i < count; i++)
         if (memcmp(semantics, &list[i], sizeof *semantics) == 0) return 1;
+    return 0;
+}
+
+/* Is it what a mistake does that correct implementations may make? */
+static int is_permitted(const struct m3_semantics *reading, const struct m3_semantics *own, int is_fine)
+{
+    for (int i = 0; i < m3_mistake_count(); i++) {
+        const struct m3_mistake *mistake = m3_mistake_at(i);
+        struct m3_semantics same = *own;
+        struct m3_error ignored = { 0 };
+        if (!mistake->reading || !m3_cause_permitted(mistake, is_fine)) continue;
+        const int status = m3_semantics_set(&same, mistake->reading, &ignored);
+        m3_error_free(&ignored);
+        if (!status && is_listed(&same, reading, 1)) return 1;
+    }
     return 0;
 }
 
@@ -143,7 +158,8 @@ static int try_all(struct m3_causes *best, struct m3_server *r, const struct m3_
         struct m3_cause cause = { .mistake = NULL };
         m3_semantics_changes(cause.reading, s->semantics, &readings[i]);
         m3_tell(&plan->progress, "cause", i, all);
-        if (!isnan(readings[i].jitter)) status = try_cause(best, r, plan, w, &cause, &readings[i], error);
+        if (isnan(readings[i].jitter) || is_permitted(&readings[i], s->semantics, r->is_fine)) continue;
+        status = try_cause(best, r, plan, w, &cause, &readings[i], error);
     }
     for (int i = count; i < all && !status; i++) {
         struct m3_cause cause = { .mistake = m3_mistake_at(i - count) };

@@ -5,7 +5,7 @@
 #include "model/semantics.h"
 #include "oracle/error/recompute.h"
 
-enum { M3_MOST_READINGS = 96 };
+enum { M3_MOST_READINGS = 160 };
 
 /* Where a reading has to show. */
 struct m3_shows_at {
