@@ -43,13 +43,10 @@ void embed_back(struct m3_backward *b, const real *dy, const int32_t *ids)
 
 void scatter_back(struct m3_backward *b, real *dx, real *d_features, const real *dy, int64_t id, int64_t M)
 {
-    const int64_t H = b->model->config.H;
-    int64_t m = 0;
-    for (int64_t t = 0; !b->f.status && t < b->f.rows && m < M; t++) {
-        if (b->how.ids[t] != id) continue;
-        memcpy(d_features + m++ * H, dy + t * H, (size_t)H * sizeof *dy);
-        memset(dx + t * H, 0, (size_t)H * sizeof *dx);
-    }
+    struct m3_pass *f = &b->f;
+    if (f->status) return;
+    done(b, prepares(M3_TAP_FUSED), dx,
+         f->back->scatter(&f->ctx, dx, d_features, dy, b->how.ids, (int32_t)id, f->rows, M, f->config->H));
 }
 
 void rms_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w)
