@@ -527,7 +527,8 @@ index:
 		scripts/make/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md >>$(BUILD)/spec.md && cp $(BUILD)/spec.md SPEC.md
 
 FORMAT := $(BUILD)/format
-FORMATTED := $(shell find ref tests -name '*.[ch]')
+# The formatter moves comments of two headers out of their columns.
+FORMATTED := $(filter-out ref/model/taps.h ref/oracle/judge/compare.h,$(shell find ref tests -name '*.[ch]'))
 $(FORMAT)/ready: scripts/requirements-format.txt
 	@scripts/venv.sh $(FORMAT) $<
 	@touch $@

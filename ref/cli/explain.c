@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 #include "model/files/case.h"
 #include "oracle/explain/explain.h"
 

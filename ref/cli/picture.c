@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 #include "io/processors.h"
 #include "oracle/picture/picture.h"
 

@@ -14,19 +14,6 @@
     "--ids 31,42,107,152,71,78,98,154,14,100,174,66,205,83,63,138,98,18,135,52,182,42,173,210,196,133,116,132,168,11," \
     "199,3,202,141,110,116,182,20,198,122"
 
-static int last_line_has(const char *text)
-{
-    size_t count;
-    unsigned char *out = read_bytes(in_folder("out"), &count);
-    while (count > 0 && out[count - 1] == '\n') out[--count] = '\0';
-    const char *line = strrchr((char *)out, '\n');
-    line = line ? line + 1 : (char *)out;
-    const int found = strstr(line, text) != NULL;
-    if (!found) fprintf(stderr, "the last line lacks \"%s\": %s\n", text, line);
-    free(out);
-    return found;
-}
-
 /* Claim: the answers of the public PyTorch code in bf16 pass, whatever their form, with the tokens it chose. */
 static const char *const honest[] = { "vllm", "llama_cpp" };
 

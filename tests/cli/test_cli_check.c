@@ -8,20 +8,6 @@
 #define CASE "--case golden/tiny/case.safetensors"
 #define CANDIDATES "tests/candidates/"
 
-/* Does the last line that was printed contain the text? */
-static int last_line_has(const char *text)
-{
-    size_t count;
-    unsigned char *out = read_bytes(in_folder("out"), &count);
-    while (count > 0 && out[count - 1] == '\n') out[--count] = '\0';
-    const char *line = strrchr((char *)out, '\n');
-    line = line ? line + 1 : (char *)out;
-    const int found = strstr(line, text) != NULL;
-    if (!found) fprintf(stderr, "the last line lacks \"%s\": %s\n", text, line);
-    free(out);
-    return found;
-}
-
 /* Claim: the public PyTorch code's dump in BF16 passes; the same without + 1 is wrong, and the sentence names the tap,
  * the mistake and the section. */
 START_TEST(public_code)

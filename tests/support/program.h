@@ -36,6 +36,20 @@ static inline int has(const char *file, const char *text)
     return found;
 }
 
+/* Does the last line that was printed contain the text? */
+static inline int last_line_has(const char *text)
+{
+    size_t count;
+    unsigned char *out = read_bytes(in_folder("out"), &count);
+    while (count > 0 && out[count - 1] == '\n') out[--count] = '\0';
+    const char *line = strrchr((char *)out, '\n');
+    line = line ? line + 1 : (char *)out;
+    const int found = strstr(line, text) != NULL;
+    if (!found) fprintf(stderr, "the last line lacks \"%s\": %s\n", text, line);
+    free(out);
+    return found;
+}
+
 /* The number of lines in err; an error line starts with "m3ref: ". */
 static inline int error_lines(void)
 {

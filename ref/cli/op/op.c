@@ -14,7 +14,7 @@
 #include "cli/op/plugin.h"
 #include "cli/paths.h"
 #include "cli/standard.h"
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 #include "model/engine.h"
 #include "model/plugin.h"
 #include "oracle/error/profile.h"

@@ -16,20 +16,6 @@
 #define DRAFTS_OF_PICTURE "golden/mtp/model", "golden/mtp/picture_case.safetensors"
 #define NOISY "golden/m2/model", "golden/m2/case.safetensors"
 
-/* Does the last line of standard output contain the text? */
-static int last_line_has(const char *text)
-{
-    size_t count;
-    unsigned char *out = read_bytes(in_folder("out"), &count);
-    while (count > 0 && out[count - 1] == '\n') out[--count] = '\0';
-    const char *line = strrchr((char *)out, '\n');
-    line = line ? line + 1 : (char *)out;
-    const int found = strstr(line, text) != NULL;
-    if (!found) fprintf(stderr, "the last line lacks \"%s\": %s\n", text, line);
-    free(out);
-    return found;
-}
-
 /* Takes from a dump what it says about its reading: other programs say nothing. */
 static void forget_reading(const char *path)
 {

@@ -1,4 +1,4 @@
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 
 #include <errno.h>
 #include <string.h>

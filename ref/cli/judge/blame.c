@@ -2,12 +2,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/candidate.h"
+#include "cli/judge/candidate.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
 #include "oracle/batch/several.h"
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/report/report.h"
 

@@ -1,6 +1,6 @@
 /* A candidate's dump, and the model, case and profile by which it is judged: what blame and check open. */
-#ifndef M3_CLI_CANDIDATE_H
-#define M3_CLI_CANDIDATE_H
+#ifndef M3_CLI_JUDGE_CANDIDATE_H
+#define M3_CLI_JUDGE_CANDIDATE_H
 
 #include "cli/cli.h"
 #include "io/safetensors.h"

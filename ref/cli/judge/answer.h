@@ -1,9 +1,9 @@
 /* `m3ref check` of a server's answer. */
-#ifndef M3_CLI_ANSWER_H
-#define M3_CLI_ANSWER_H
+#ifndef M3_CLI_JUDGE_ANSWER_H
+#define M3_CLI_JUDGE_ANSWER_H
 
 #include "cli/cli.h"
-#include "cli/candidate.h"
+#include "cli/judge/candidate.h"
 #include "oracle/server/server.h"
 
 struct m3_cli_answer {

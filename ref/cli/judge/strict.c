@@ -1,4 +1,4 @@
-#include "cli/strict.h"
+#include "cli/judge/strict.h"
 
 #include <errno.h>
 #include <inttypes.h>

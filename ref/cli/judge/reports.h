@@ -1,6 +1,6 @@
 /* The report files of a verdict, --html and --junit: what compare, blame, check and op share. */
-#ifndef M3_CLI_REPORTS_H
-#define M3_CLI_REPORTS_H
+#ifndef M3_CLI_JUDGE_REPORTS_H
+#define M3_CLI_JUDGE_REPORTS_H
 
 #include "io/new_file.h"
 #include "oracle/report/report.h"

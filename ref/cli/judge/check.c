@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/answer.h"
-#include "cli/candidate.h"
+#include "cli/judge/answer.h"
+#include "cli/judge/candidate.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
 #include "cli/ranks.h"
-#include "cli/reports.h"
+#include "cli/judge/reports.h"
 #include "io/open.h"
 #include "io/reading.h"
 #include "oracle/check/blame_honest.h"

@@ -1,6 +1,6 @@
 /* The command that judges a candidate more strictly than a comparison can. */
-#ifndef M3_CLI_STRICT_H
-#define M3_CLI_STRICT_H
+#ifndef M3_CLI_JUDGE_STRICT_H
+#define M3_CLI_JUDGE_STRICT_H
 
 #include "io/safetensors.h"
 #include "oracle/judge/compare.h"

@@ -1,4 +1,4 @@
-#include "cli/answer.h"
+#include "cli/judge/answer.h"
 
 #include <errno.h>
 #include <inttypes.h>

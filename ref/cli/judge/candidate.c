@@ -1,4 +1,4 @@
-#include "cli/candidate.h"
+#include "cli/judge/candidate.h"
 
 #include <getopt.h>
 #include <inttypes.h>
