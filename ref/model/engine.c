@@ -15,6 +15,7 @@ const struct m3_engine *M3_ENGINE(void)
     static const struct m3_engine engine = {
         .precision = sizeof(real) == sizeof(double) ? "f64" : "f32",
         .kernels = kernels,
+        .inner_loops = m3_kernels,
         .real_bytes = sizeof(real),
         .ops = &m3_fast_ops,
         .back = &m3_fast_backward_ops,

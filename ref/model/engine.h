@@ -7,6 +7,7 @@
 struct m3_backward_ops;
 struct m3_derivative_request;
 struct m3_gradient_request;
+struct m3_kernels;
 struct m3_losses;
 struct m3_order;
 struct m3_outside_call;
@@ -15,6 +16,7 @@ struct m3_ranks;
 struct m3_engine {
     const char *precision; /* "f32" or "f64" */
     const char *(*kernels)(void); /* the instruction set of its inner loops on this processor: "avx512", .. */
+    const struct m3_kernels *(*inner_loops)(void); /* these: ops/fast/kernels.h of the same `real` */
     size_t real_bytes;
     const struct m3_ops *ops; /* the operators of a pass; ops/ops.h of the same `real` describes them */
     const struct m3_backward_ops *back; /* their derivatives: ops/backward.h */

@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "oracle/error/private/dot.h"
-
 static int value(struct m3_recomputing *m)
 {
     return m->ops->embed(m->ctx, m->y, m->setting->the_case->ids, m->w[0], m->rows);

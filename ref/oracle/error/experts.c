@@ -7,7 +7,7 @@
 
 /* ---- tokens grouped by the expert that they selected */
 
-enum { ROWS = 64 };             /* tokens of an expert at a time: bounds the scratch memory */
+enum { ROWS = M3_MLP_ROWS };    /* tokens of an expert at a time */
 
 /* Slots t K + k of ids [T,K] that selected an expert, ascending from `first` on, at most ROWS. Returns their number. */
 static int64_t slots_of(int64_t *slots, int64_t *first, const int32_t *ids, int64_t count, int64_t expert)

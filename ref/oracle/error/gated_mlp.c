@@ -5,9 +5,9 @@
 
 #include "base/minmax.h"
 #include "oracle/error/private/activation.h"
-#include "oracle/error/private/dot.h"
+#include "oracle/error/private/products.h"
 
-enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* rows at a time: bounds the scratch memory */
+enum { ROWS = M3_MLP_ROWS };
 
 int m3_prepare_gated_mlp(struct m3_recomputing *m)
 {
@@ -56,58 +56,93 @@ static double over_u(double bound, double steps, double u)
 struct bounded {
     const struct m3_gate *gate;
     const struct m3_arithmetic *how;
-    const double *x;
     double *act, *act_error, *act_variance; /* [T,F]: input of w2; error over u, variance times 3 over u^2 */
-    double *y, *bound, *walk; /* [T,H] */
+    double *y, *bound, *walk;               /* [T,H] */
     int64_t H, F;
-    int rounded1, rounded3, rounded2;
+    struct m3_walk walk1, walk3, walk2;
 };
+
+/* A gate or an up: its value, its bound over u, the square of its walk. */
+struct linear_sum {
+    double y, error, walk2;
+};
+
+static struct linear_sum sum_of(const struct m3_piece *piece, int weight, int64_t at, const struct m3_walk *walk,
+                                double u)
+{
+    const double y = m3_piece_sum(piece, weight, 0, 0)[at], mass = m3_piece_sum(piece, weight, 0, 1)[at];
+    const double squares = m3_piece_sum(piece, weight, 0, 2)[at], walked = m3_piece_walked(piece, weight)[at];
+    const double steps = (double)(walk->cols + walk->weight_roundings);
+    return (struct linear_sum){ y, over_u(mass, steps, u), m3_walk2(walk, y, walked, squares, y) };
+}
 
 /* Bounds of the activation of a gate and an up that have bounds themselves:
  *
  *     e = |dy/dg| h_g + |dy/du| h_u + (5 + c) B_act       h = n B over u; all over u
  *
  * At a clamp that the error can reach, the steeper side is used. */
-static void activate(const struct bounded *mlp, int64_t at, const struct m3_dots *gate, const struct m3_dots *up,
-                     int64_t l)
+static void activate(const struct bounded *mlp, int64_t at, const struct linear_sum *gate, const struct linear_sum *up)
 {
-    double z = gate->sum[l], w = up->sum[l], u = mlp->how->u, steps = m3_gate_steps(mlp->how);
-    double own = m3_gate_bound(z, w, mlp->gate, mlp->how);
-    double h_g = over_u(gate->mass[l], (double)(mlp->H + mlp->rounded1), u);
-    double h_u = over_u(up->mass[l], (double)(mlp->H + mlp->rounded3), u);
-    struct m3_gate_slopes s = m3_gate_slopes(z, w, u * h_g, u * h_u, mlp->gate);
-    double gate_walk2 = m3_dot_walk2(gate, l, mlp->H, mlp->rounded1, 0, z);
-    double up_walk2 = m3_dot_walk2(up, l, mlp->H, mlp->rounded3, 0, w);
-
+    const double z = gate->y, w = up->y, u = mlp->how->u, steps = m3_gate_steps(mlp->how);
+    const double own = m3_gate_bound(z, w, mlp->gate, mlp->how);
+    const struct m3_gate_slopes s = m3_gate_slopes(z, w, u * gate->error, u * up->error, mlp->gate);
     mlp->act[at] = m3_gate_value(z, w, mlp->gate);
-    mlp->act_error[at] = s.by_gate * h_g + s.by_up * h_u + over_u(own, steps, u);
-    mlp->act_variance[at] = s.by_gate * s.by_gate * gate_walk2 + s.by_up * s.by_up * up_walk2 + steps * own * own;
+    mlp->act_error[at] = s.by_gate * gate->error + s.by_up * up->error + over_u(own, steps, u);
+    mlp->act_variance[at] = s.by_gate * s.by_gate * gate->walk2 + s.by_up * s.by_up * up->walk2 + steps * own * own;
 }
 
-static void bound_act(const void *self, int64_t t, const struct m3_panel *panel)
+static void bound_act(const void *self, const struct m3_piece *piece)
 {
     const struct bounded *mlp = self;
-    struct m3_dots gate, up;
-    m3_dots(&gate, mlp->x + t * mlp->H, panel->values, mlp->H);
-    m3_dots(&up, mlp->x + t * mlp->H, panel->second, mlp->H);
-    for (int64_t l = 0; l < panel->lanes; l++) activate(mlp, t * mlp->F + panel->n0 + l, &gate, &up, l);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t at = l * piece->stride + t;
+            const struct linear_sum gate = sum_of(piece, 0, at, &mlp->walk1, mlp->how->u);
+            const struct linear_sum up = sum_of(piece, 1, at, &mlp->walk3, mlp->how->u);
+            activate(mlp, (piece->t0 + t) * mlp->F + piece->n0 + l, &gate, &up);
+        }
 }
 
 /* B = |w2| e + (F + f) |w2| |a|: the whole allowance over u. */
-static void bound_out(const void *self, int64_t t, const struct m3_panel *panel)
+static void bound_out(const void *self, const struct m3_piece *piece)
 {
     const struct bounded *mlp = self;
-    int64_t F = mlp->F;
-    double error[LANES], variance[LANES];
-    struct m3_dots dots;
-    m3_dots(&dots, mlp->act + t * F, panel->values, F);
-    m3_dot_spread(error, variance, mlp->act_error + t * F, mlp->act_variance + t * F, panel->values, F);
-    for (int64_t l = 0; l < panel->lanes; l++) {
-        int64_t at = t * mlp->H + panel->n0 + l;
-        mlp->y[at] = dots.sum[l];
-        mlp->bound[at] = error[l] + over_u(dots.mass[l], (double)(F + mlp->rounded2), mlp->how->u);
-        mlp->walk[at] = sqrt(variance[l] + m3_dot_walk2(&dots, l, F, mlp->rounded2, 0, dots.sum[l]));
-    }
+    const double *error = m3_piece_sum(piece, 0, 0, 3), *variance = m3_piece_sum(piece, 0, 0, 4);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t from = l * piece->stride + t, at = (piece->t0 + t) * mlp->H + piece->n0 + l;
+            const struct linear_sum out = sum_of(piece, 0, from, &mlp->walk2, mlp->how->u);
+            mlp->y[at] = out.y;
+            mlp->bound[at] = error[from] + out.error;
+            mlp->walk[at] = sqrt(variance[from] + out.walk2);
+        }
+}
+
+/* Rows x [T,cols] through w1 and w3, then w2. */
+static int bound_rows(struct m3_ctx *ctx, const struct bounded *mlp, const double *x, const struct m3_weight *w1,
+                      const struct m3_weight *w3, const struct m3_weight *w2, int64_t T, double *largest)
+{
+    const double *act = mlp->act;
+    const struct m3_products in = {
+        .w = w1,
+        .second = w3,
+        .sums = { { M3_SUM_PRODUCTS, x }, { M3_SUM_MASS, x }, { M3_SUM_SQUARES, x } },
+        .count = 3,
+        .walks = 1,
+    };
+    const struct m3_products out = {
+        .w = w2,
+        .sums = { { M3_SUM_PRODUCTS, act },
+                  { M3_SUM_MASS, act },
+                  { M3_SUM_SQUARES, act },
+                  { M3_SUM_MASS, mlp->act_error },
+                  { M3_SUM_VARIANCE, mlp->act_variance } },
+        .count = 5,
+        .walks = 1,
+    };
+    const int status = m3_products(ctx, &in, T, bound_act, mlp);
+    for (int64_t i = 0; i < T * mlp->F && largest && !status; i++) *largest = fmax(*largest, fabs(act[i]));
+    return status ? status : m3_products(ctx, &out, T, bound_out, mlp);
 }
 
 int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, const double *x, const struct m3_weight *w1,
@@ -120,24 +155,21 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
     double *act = m3_scratch_take(ctx, 3 * rows * F, sizeof *act);
     struct bounded mlp = { .gate = g,
                            .how = how,
-                           .H = w1->cols,
+                           .H = H,
                            .F = F,
                            .act = act,
                            .act_error = act + rows * F,
                            .act_variance = act + 2 * rows * F,
-                           .rounded1 = m3_bound_weight_roundings(w1, how->u),
-                           .rounded3 = m3_bound_weight_roundings(w3, how->u),
-                           .rounded2 = m3_bound_weight_roundings(w2, how->u) };
+                           .walk1 = { w1->cols, m3_bound_weight_roundings(w1, how->u), 0 },
+                           .walk3 = { w3->cols, m3_bound_weight_roundings(w3, how->u), 0 },
+                           .walk2 = { w2->cols, m3_bound_weight_roundings(w2, how->u), 0 } };
     int status = values && act ? M3_OK : M3_INTERNAL;
     out->n = 0, out->f = 1;
     for (int64_t t = 0; t < T && !status; t += rows) {
         const int64_t n = m3_min(rows, T - t);
-        mlp.x = x + t * w1->cols, mlp.y = y ? y + t * H : values;
+        mlp.y = y ? y + t * H : values;
         mlp.bound = out->bound + t * H, mlp.walk = out->walk ? out->walk + t * H : walk;
-        status = m3_dot_panels(ctx, bound_act, &mlp, w1, w3, n);
-        for (int64_t i = 0; i < n * F && out->largest && !status; i++)
-            *out->largest = fmax(*out->largest, fabs(act[i]));
-        if (!status) status = m3_dot_panels(ctx, bound_out, &mlp, w2, NULL, n);
+        status = bound_rows(ctx, &mlp, x + t * w1->cols, w1, w3, w2, n, out->largest);
     }
     m3_scratch_release(ctx, mark);
     return status;
@@ -152,60 +184,73 @@ static int value(struct m3_recomputing *m)
 /* ---- propagation: linear with storing, gated units with their chain and storing, linear */
 
 struct propagated {
-    const double *x;
-    const struct m3_spread *of_x;
+    const double *floors;    /* [T,2] what the smallest steps of the weights cost: error, variance; NULL: nothing */
     struct m3_spread of_act; /* [T,F] */
     double *act;             /* [T,F]; the value */
+    int is_exact_x;
     const struct m3_gate *gate;
     const struct m3_mlp_storage *storage;
-    int64_t H, F;
+    int64_t F;
 };
 
-/* The smallest steps of the weights' format. */
-static void add_weight_floor(double *error, double *variance, const struct propagated *mlp, int64_t t)
+/* Gate or up: the errors from x, from the weights and from storing. */
+struct linear_spread {
+    double y, error, variance;
+};
+
+static struct linear_spread spread_of(const struct m3_piece *piece, int weight, int64_t at,
+                                      const struct propagated *mlp, const double *floors, double u)
 {
-    const double floor = mlp->storage->weight_floor;
-    struct m3_spread lane = { error, variance };
-    for (int l = 0; l < LANES && floor > 0; l++) {
-        m3_propagate_weight_floor(&lane, mlp->x + t * mlp->H, 1, mlp->H, 1, floor);
-        lane.error++, lane.variance++;
+    struct linear_spread s = { .y = m3_piece_sum(piece, weight, 0, 0)[at] };
+    struct m3_spread own = { &s.error, &s.variance };
+    if (!mlp->is_exact_x) {
+        s.error = m3_piece_sum(piece, weight, 0, 1)[at];
+        s.variance = m3_piece_sum(piece, weight, 0, 2)[at];
     }
+    if (floors) s.error += floors[0], s.variance += floors[1];
+    m3_propagate_store(&own, &s.y, 1, u, u > 0 ? mlp->storage->floor : 0);
+    return s;
 }
 
-/* Gate or up of LANES channels: the errors from x and from storing. */
-static void linear_spread(double *sum, double *error, double *variance, const struct propagated *mlp, int64_t t,
-                          const double *panel, double u)
-{
-    int64_t at = t * mlp->H;
-    struct m3_dots dots;
-    struct m3_spread spread = { error, variance };
-    m3_dots(&dots, mlp->x + at, panel, mlp->H);
-    memcpy(sum, dots.sum, sizeof dots.sum);
-    memset(error, 0, sizeof dots.sum);
-    memset(variance, 0, sizeof dots.sum);
-    if (!m3_is_exact(mlp->of_x))
-        m3_dot_spread(error, variance, mlp->of_x->error + at, mlp->of_x->variance + at, panel, mlp->H);
-    add_weight_floor(error, variance, mlp, t);
-    m3_propagate_store(&spread, sum, LANES, u, u > 0 ? mlp->storage->floor : 0);
-}
-
-static void propagate_act(const void *self, int64_t t, const struct m3_panel *panel)
+static void propagate_act(const void *self, const struct m3_piece *piece)
 {
     const struct propagated *mlp = self;
     const struct m3_mlp_storage *s = mlp->storage;
-    double gate[LANES], up[LANES], errors[2][LANES], variances[2][LANES];
-    linear_spread(gate, errors[0], variances[0], mlp, t, panel->values, s->gate);
-    linear_spread(up, errors[1], variances[1], mlp, t, panel->second, s->up);
-    struct m3_spread of_gate = { errors[0], variances[0] }, of_up = { errors[1], variances[1] };
-    for (int64_t l = 0; l < panel->lanes; l++) {
-        int64_t at = t * mlp->F + panel->n0 + l;
-        struct m3_spread of_act = { mlp->of_act.error + at, mlp->of_act.variance + at };
-        double y = m3_gate_value(gate[l], up[l], mlp->gate);
-        m3_propagate_gate(&of_act, 0, gate[l], up[l], &of_gate, &of_up, l, mlp->gate, s->chain);
-        m3_propagate_gate_floor(&of_act, 0, gate[l], up[l], mlp->gate, s->chain > 0 ? s->floor : 0);
-        m3_propagate_store(&of_act, &y, 1, s->act, s->act > 0 ? s->floor : 0);
-        mlp->act[at] = y;
-    }
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const double *floors = mlp->floors ? mlp->floors + 2 * (piece->t0 + t) : NULL;
+            const int64_t from = l * piece->stride + t, at = (piece->t0 + t) * mlp->F + piece->n0 + l;
+            struct linear_spread gate = spread_of(piece, 0, from, mlp, floors, s->gate);
+            struct linear_spread up = spread_of(piece, 1, from, mlp, floors, s->up);
+            const struct m3_spread of_gate = { &gate.error, &gate.variance }, of_up = { &up.error, &up.variance };
+            struct m3_spread of_act = m3_spread_from(&mlp->of_act, at);
+            const double y = m3_gate_value(gate.y, up.y, mlp->gate);
+            m3_propagate_gate(&of_act, 0, gate.y, up.y, &of_gate, &of_up, 0, mlp->gate, s->chain);
+            m3_propagate_gate_floor(&of_act, 0, gate.y, up.y, mlp->gate, s->chain > 0 ? s->floor : 0);
+            m3_propagate_store(&of_act, &y, 1, s->act, s->act > 0 ? s->floor : 0);
+            mlp->act[at] = y;
+        }
+}
+
+/* The activations of x [T,H] and their errors. floors [T,2] is scratch. */
+static int propagate_in(struct m3_ctx *ctx, struct propagated *mlp, double *floors, const double *x,
+                        const struct m3_spread *of_x, const struct m3_weight *w1, const struct m3_weight *w3, int64_t T)
+{
+    const double floor = mlp->storage->weight_floor;
+    const struct m3_products in = {
+        .w = w1,
+        .second = w3,
+        .sums = { { M3_SUM_PRODUCTS, x },
+                  { M3_SUM_MASS, mlp->is_exact_x ? NULL : of_x->error },
+                  { M3_SUM_VARIANCE, mlp->is_exact_x ? NULL : of_x->variance } },
+        .count = mlp->is_exact_x ? 1 : 3,
+    };
+    memset(floors, 0, (size_t)(2 * T) * sizeof *floors);
+    for (int64_t t = 0; t < T && floor > 0; t++)
+        m3_propagate_weight_floor(&(struct m3_spread){ floors + 2 * t, floors + 2 * t + 1 }, x + t * w1->cols, 1,
+                                  w1->cols, 1, floor);
+    mlp->floors = floor > 0 ? floors : NULL;
+    return m3_products(ctx, &in, T, propagate_act, mlp);
 }
 
 /* Half a step of `act` where its scale is that of a row, or of all rows. The candidate's largest number may be larger
@@ -261,14 +306,20 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
     const int64_t H = w1->cols, F = w1->rows, rows = m3_min(T, ROWS);
     const size_t mark = m3_scratch_mark(ctx);
     double *memory = m3_scratch_take(ctx, (m3_has_codes(&storage->act_input) ? 8 : 3) * rows * F, sizeof *memory);
-    int status = memory ? M3_OK : M3_INTERNAL;
+    double *floors = m3_scratch_take(ctx, 2 * rows, sizeof *floors);
+    int status = memory && floors ? M3_OK : M3_INTERNAL;
     for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += rows) {
         const int64_t n = m3_min(rows, T - t);
         const struct m3_spread rows_x = m3_spread_from(of_x, t * H), of_act = { memory, memory + rows * F };
         struct m3_spread to = m3_spread_from(out, t * w2->rows);
-        const struct propagated mlp = { x + t * H, &rows_x, of_act, memory + 2 * rows * F, g, storage, H, F };
+        struct propagated mlp = { .of_act = of_act,
+                                  .act = memory + 2 * rows * F,
+                                  .is_exact_x = m3_is_exact(of_x),
+                                  .gate = g,
+                                  .storage = storage,
+                                  .F = F };
         memset(memory, 0, (size_t)(2 * rows * F) * sizeof *memory);
-        status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, n);
+        status = propagate_in(ctx, &mlp, floors, x + t * H, &rows_x, w1, w3, n);
         if (!status) add_act_floor(&mlp, n);
         if (!status) add_act_input(&mlp, memory + 3 * rows * F, n);
         if (!status) status = m3_propagate_linear(ctx, &to, &of_act, w2, n);

@@ -115,6 +115,22 @@ static int grid(struct m3_grid_counts *to, const struct m3_two_sides *tap, int b
     return 1;
 }
 
+static void sizes(double *size, double *square, const double *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) size[i] = fabs(x[i]), square[i] = x[i] * x[i];
+}
+
+static void walk(double *sums, double *walked, const double *d, int64_t n, double m)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const double s = sums[i];
+        walked[i] += m * s * s + (m + 1) * d[i] * (s + d[i] / 3);
+        sums[i] = s + d[i];
+    }
+}
+
 static void scale(double *out, const double *x, int64_t n, double factor)
 {
 #pragma omp simd
@@ -187,6 +203,8 @@ const struct m3_error_kernels M3_KERNELS = {
     .gelu = gelu,
     .sigmoid = sigmoid,
     .scale = scale,
+    .sizes = sizes,
+    .walk = walk,
     .filter_elements = filter_elements,
     .filter_terms = filter_terms,
     .grid = grid,

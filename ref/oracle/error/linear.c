@@ -3,9 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "oracle/error/private/dot.h"
-
-enum { LANES = M3_DOT_LANES };
+#include "oracle/error/private/products.h"
 
 /* ---- the operands: joined, with noise, and rounded as the profile says */
 
@@ -62,23 +60,24 @@ static int value(struct m3_recomputing *m)
 
 struct bounded {
     struct m3_bound *out;
-    const double *x, *bias;
-    int64_t rows, cols;
-    int rounded;
+    const double *bias;
+    int64_t rows;
+    struct m3_walk walk;
 };
 
-static void bound_place(const void *self, int64_t t, const struct m3_panel *panel)
+static void bound_piece(const void *self, const struct m3_piece *piece)
 {
     const struct bounded *a = self;
-    struct m3_dots dots;
-    m3_dots(&dots, a->x + t * a->cols, panel->values, a->cols);
-    for (int64_t l = 0; l < panel->lanes; l++) {
-        int64_t n = panel->n0 + l, at = t * a->rows + n;
-        double b = a->bias ? a->bias[n] : 0;
-        a->out->bound[at] = dots.mass[l] + fabs(b);
-        if (!a->out->walk) continue;
-        a->out->walk[at] = sqrt(m3_dot_walk2(&dots, l, a->cols, a->rounded, a->bias != NULL, dots.sum[l] + b));
-    }
+    const double *sum = m3_piece_sum(piece, 0, 0, 0), *mass = m3_piece_sum(piece, 0, 0, 1);
+    const double *squares = m3_piece_sum(piece, 0, 0, 2), *walked = m3_piece_walked(piece, 0);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t n = piece->n0 + l, from = l * piece->stride + t, at = (piece->t0 + t) * a->rows + n;
+            const double b = a->bias ? a->bias[n] : 0;
+            a->out->bound[at] = mass[from] + fabs(b);
+            if (!a->out->walk) continue;
+            a->out->walk[at] = sqrt(m3_walk2(&a->walk, sum[from], walked[from], squares[from], sum[from] + b));
+        }
 }
 
 /* B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is not a power of two)
@@ -86,10 +85,17 @@ static void bound_place(const void *self, int64_t t, const struct m3_panel *pane
 int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const struct m3_weight *w,
                     const double *bias, int64_t T, const struct m3_arithmetic *how)
 {
-    struct bounded linear = { out, x, bias, w->rows, w->cols, m3_bound_weight_roundings(w, how->u) };
+    const int rounded = m3_bound_weight_roundings(w, how->u);
+    const struct bounded linear = { out, bias, w->rows, { w->cols, rounded, bias != NULL } };
+    const struct m3_products products = {
+        .w = w,
+        .sums = { { M3_SUM_PRODUCTS, x }, { M3_SUM_MASS, x }, { M3_SUM_SQUARES, x } },
+        .count = 3,
+        .walks = 1,
+    };
     out->n = w->cols;
-    out->f = linear.rounded + (bias != NULL);
-    return m3_dot_panels(ctx, bound_place, &linear, w, NULL, T);
+    out->f = rounded + (bias != NULL);
+    return m3_products(ctx, &products, T, bound_piece, &linear);
 }
 
 /* The walk of an additive join is that of the linear; its reduction counts the half that is zero too. */
@@ -107,30 +113,27 @@ static int bound(struct m3_recomputing *m)
     return status;
 }
 
+/* To [T,outputs]. */
 struct propagated {
     struct m3_spread *out;
-    const struct m3_spread *of_x;
-    const int64_t *rows;            /* the rows of x that may have an error */
-    int64_t outputs, cols;
+    int64_t outputs;
 };
 
-static void propagate_place(const void *self, int64_t i, const struct m3_panel *panel)
+static void propagate_piece(const void *self, const struct m3_piece *piece)
 {
     const struct propagated *a = self;
-    double error[LANES], variance[LANES];
-    int64_t t = a->rows[i];
-    m3_dot_spread(error, variance, a->of_x->error + t * a->cols, a->of_x->variance + t * a->cols, panel->values,
-                  a->cols);
-    for (int64_t l = 0; l < panel->lanes; l++) {
-        int64_t at = t * a->outputs + panel->n0 + l;
-        a->out->error[at] += error[l];
-        a->out->variance[at] += variance[l];
-    }
+    const double *error = m3_piece_sum(piece, 0, 0, 0), *variance = m3_piece_sum(piece, 0, 0, 1);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t at = (piece->t0 + t) * a->outputs + piece->n0 + l;
+            a->out->error[at] += error[l * piece->stride + t];
+            a->out->variance[at] += variance[l * piece->stride + t];
+        }
 }
 
-static int is_off(const struct m3_spread *s, int64_t at, int64_t n)
+static int is_off(const struct m3_spread *s, int64_t n)
 {
-    for (int64_t i = at; i < at + n; i++)
+    for (int64_t i = 0; i < n; i++)
         if (s->error[i] != 0 || s->variance[i] != 0) return 1;
     return 0;
 }
@@ -139,17 +142,14 @@ static int is_off(const struct m3_spread *s, int64_t at, int64_t n)
 int m3_propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const struct m3_spread *of_x,
                         const struct m3_weight *w, int64_t T)
 {
-    if (m3_is_exact(of_x)) return M3_OK;
-    int64_t cols = w->cols, count = 0;
-    size_t mark = m3_scratch_mark(ctx);
-    int64_t *rows = m3_scratch_take(ctx, T, sizeof *rows);
-    if (!rows) return M3_INTERNAL;
-    for (int64_t t = 0; t < T; t++)
-        if (is_off(of_x, t * cols, cols)) rows[count++] = t;
-    struct propagated linear = { out, of_x, rows, w->rows, cols };
-    int status = count ? m3_dot_panels(ctx, propagate_place, &linear, w, NULL, count) : M3_OK;
-    m3_scratch_release(ctx, mark);
-    return status;
+    if (m3_is_exact(of_x) || !is_off(of_x, T * w->cols)) return M3_OK;
+    const struct propagated linear = { out, w->rows };
+    const struct m3_products products = {
+        .w = w,
+        .sums = { { M3_SUM_MASS, of_x->error }, { M3_SUM_VARIANCE, of_x->variance } },
+        .count = 2,
+    };
+    return m3_products(ctx, &products, T, propagate_piece, &linear);
 }
 
 /* ---- a product in parts: each is rounded, then they are added */
@@ -157,38 +157,30 @@ int m3_propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const struct 
 struct in_parts {
     struct m3_spread *out;
     double *y;
-    const double *x, *bias;
-    const struct m3_spread *of_x;
+    const double *bias;
+    int is_exact_x;
     const struct m3_partials *how;
-    int64_t outputs, cols;
+    int64_t outputs;
     double u, stored;
     int rounded;
 };
 
-/* The parts of LANES outputs: sums, the errors of these, and the share of x in the errors. */
+/* The parts of an output: sums, the errors of these, and the share of x in the errors. */
 struct parts {
-    double sum[M3_RANKS][LANES], error[M3_RANKS][LANES], given[LANES];
+    double sum[M3_RANKS], error[M3_RANKS], given;
 };
 
-static void cut_product(struct parts *parts, const struct in_parts *a, int64_t t, const struct m3_panel *panel,
-                        int even)
+static void parts_of(struct parts *parts, const struct in_parts *a, const struct m3_piece *piece, int64_t at, int cut)
 {
-    memset(parts->given, 0, sizeof parts->given);
+    parts->given = 0;
     for (int r = 0; r < a->how->ranks; r++) {
-        double given[LANES] = { 0 }, variance[LANES];
-        struct m3_dots dots;
-        int64_t first, end;
-        m3_partials_cut(&first, &end, a->cols, a->how->ranks, r, even);
-        const double *w = panel->values + first * LANES;
-        const int64_t at = t * a->cols + first, n = end - first;
-        m3_dots(&dots, a->x + at, w, n);
-        if (!m3_is_exact(a->of_x)) m3_dot_spread(given, variance, a->of_x->error + at, a->of_x->variance + at, w, n);
-        for (int l = 0; l < LANES; l++) {
-            const double own = m3_bound_allowed(dots.mass[l], (double)(n + a->rounded), a->u);
-            parts->sum[r][l] = dots.sum[l];
-            parts->error[r][l] = own + given[l];
-            parts->given[l] += given[l];
-        }
+        const int range = cut * a->how->ranks + r;
+        const int64_t *ends = piece->of->ranges[range], n = ends[1] - ends[0];
+        const double given = a->is_exact_x ? 0 : m3_piece_sum(piece, 0, range, 2)[at];
+        const double mass = m3_piece_sum(piece, 0, range, 1)[at];
+        parts->sum[r] = m3_piece_sum(piece, 0, range, 0)[at];
+        parts->error[r] = m3_bound_allowed(mass, (double)(n + a->rounded), a->u) + given;
+        parts->given += given;
     }
 }
 
@@ -208,18 +200,18 @@ static struct m3_range reduced(const double *p, const double *h, const struct in
 /* Results of float sums that are exact, and of any within their bounds. The range covers the orders of addition; what
  * is left to chance is a part that float sums in another order round to its neighbour, at most one step of any part.
  * Under other inputs the roundings are others: then only their size is known, and the truth stays what is expected. */
-static void add_lane(const struct in_parts *a, int64_t at, const struct parts parts[2], int cuts, int l, double bias)
+static void add_output(const struct in_parts *a, int64_t at, const struct parts parts[2], int cuts, double bias)
 {
     static const double exact[M3_RANKS];
     const struct m3_partials once = { a->how->ranks, M3_REDUCE_ONE_SHOT, a->how->dtype };
     struct m3_range all = { INFINITY, -INFINITY }, likely = all;
-    double p[M3_RANKS], h[M3_RANKS], variance = 0, y = bias, given = parts[0].given[l];
+    double variance = 0, y = bias, given = parts[0].given;
     const int is_exact = a->y && given == 0;
-    for (int r = 0; r < a->how->ranks; r++) y += parts[0].sum[r][l];
+    for (int r = 0; r < a->how->ranks; r++) y += parts[0].sum[r];
     for (int c = 0; c < cuts; c++) {
-        for (int r = 0; r < a->how->ranks; r++) p[r] = parts[c].sum[r][l], h[r] = parts[c].error[r][l];
+        const double *p = parts[c].sum;
         variance = fmax(variance, m3_partials_variance(p, is_exact ? &once : a->how));
-        all = m3_range_join(all, reduced(p, h, a, bias));
+        all = m3_range_join(all, reduced(p, parts[c].error, a, bias));
         if (is_exact) likely = m3_range_join(likely, reduced(p, exact, a, bias));
     }
     if (!isfinite(all.low) || !isfinite(all.high)) return;
@@ -229,34 +221,44 @@ static void add_lane(const struct in_parts *a, int64_t at, const struct parts pa
     a->out->variance[at] += half * half / 3 + s * s * (variance + bias * bias / 3);
 }
 
-static void partials_place(const void *self, int64_t t, const struct m3_panel *panel)
+static void partials_piece(const void *self, const struct m3_piece *piece)
 {
     const struct in_parts *a = self;
-    const int cuts = a->cols % a->how->ranks ? 2 : 1;
+    const int cuts = piece->of->range_count / a->how->ranks;
     struct parts parts[2];
-    for (int c = 0; c < cuts; c++) cut_product(&parts[c], a, t, panel, c);
-    for (int l = 0; l < panel->lanes; l++) {
-        const int64_t n = panel->n0 + l;
-        add_lane(a, t * a->outputs + n, parts, cuts, l, a->bias ? a->bias[n] : 0);
-    }
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t n = piece->n0 + l;
+            for (int c = 0; c < cuts; c++) parts_of(&parts[c], a, piece, l * piece->stride + t, c);
+            add_output(a, (piece->t0 + t) * a->outputs + n, parts, cuts, a->bias ? a->bias[n] : 0);
+        }
 }
 
 int m3_propagate_partials(struct m3_ctx *ctx, struct m3_spread *out, double *y, const double *x,
                           const struct m3_spread *of_x, const struct m3_weight *w, const double *bias, int64_t T,
                           const struct m3_partials *how, double u)
 {
+    const int is_exact_x = m3_is_exact(of_x), cuts = w->cols % how->ranks ? 2 : 1;
     const struct in_parts linear = { .out = out,
                                      .y = y,
-                                     .x = x,
                                      .bias = bias,
-                                     .of_x = of_x,
+                                     .is_exact_x = is_exact_x,
                                      .how = how,
                                      .outputs = w->rows,
-                                     .cols = w->cols,
                                      .u = u,
                                      .stored = m3_partials_roundoff(how->dtype),
                                      .rounded = m3_bound_weight_roundings(w, u) };
-    return m3_dot_panels(ctx, partials_place, &linear, w, NULL, T);
+    int64_t ranges[2 * M3_RANKS][2];
+    for (int i = 0; i < cuts * how->ranks; i++)
+        m3_partials_cut(&ranges[i][0], &ranges[i][1], w->cols, how->ranks, i % how->ranks, i / how->ranks);
+    const struct m3_products products = {
+        .w = w,
+        .sums = { { M3_SUM_PRODUCTS, x }, { M3_SUM_MASS, x }, { M3_SUM_MASS, is_exact_x ? NULL : of_x->error } },
+        .count = is_exact_x ? 2 : 3,
+        .ranges = ranges,
+        .range_count = cuts * how->ranks,
+    };
+    return m3_products(ctx, &products, T, partials_piece, &linear);
 }
 
 void m3_propagate_weight_floor(struct m3_spread *out, const double *x, int64_t T, int64_t cols, int64_t rows,

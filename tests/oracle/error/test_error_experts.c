@@ -5,6 +5,7 @@
 #include "model/engine.h"
 #include "oracle/error/recompute.h"
 #include "stored_twin.h"
+#include "walk_twin.h"
 
 enum { T = 7, H = 33, F = 21, E = 5, K = 3 };
 
@@ -61,26 +62,11 @@ static int call(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
 
 /* ---- the twin: SPEC 5.15 in long double */
 
-struct dot {
-    long double sum, mass, squares, walked;
-};
-
-static struct dot dot(const struct stored *w, int64_t row, const long double *x)
+static struct twin_dot dot(const struct stored *w, int64_t row, const long double *x)
 {
-    struct dot d = { 0, 0, 0, 0 };
-    for (int64_t k = 0; k < w->cols; k++) {
-        const long double p = stored_value(w, row, k) * x[k];
-        d.sum += p;
-        d.mass += fabsl(p);
-        d.squares += p * p;
-        d.walked += d.sum * d.sum;
-    }
+    struct twin_dot d = { 0 };
+    for (int64_t k = 0; k < w->cols; k++) twin_dot_add(&d, stored_value(w, row, k) * x[k]);
     return d;
-}
-
-static long double walk2(const struct dot *d, long double n)
-{
-    return fmaxl(d->walked + d->squares, (n / 6 + 1) * d->squares + (n / 3 + 1) * d->sum * d->sum);
 }
 
 static long double clamp(long double x, long double low, long double high)
@@ -105,7 +91,7 @@ static void twin(long double *y, long double *hard, long double *var, const doub
     long double wide[H], a[F], e[F], v[F];
     for (int i = 0; i < H; i++) wide[i] = x[i];
     for (int i = 0; i < F; i++) {
-        const struct dot gate = dot(&w[0], i, wide), up = dot(&w[1], i, wide);
+        struct twin_dot gate = dot(&w[0], i, wide), up = dot(&w[1], i, wide);
         const long double z = gate.sum, c = up.sum, step = 1e-6L, alpha = g->oai ? g->alpha : 1;
         const long double by_gate = fabsl(act(z + step, c, g) - act(z - step, c, g)) / (2 * step);
         const long double by_up = fabsl(act(z, c + step, g) - act(z, c - step, g)) / (2 * step);
@@ -113,13 +99,13 @@ static void twin(long double *y, long double *hard, long double *var, const doub
         a[i] = act(z, c, g);
         const long double own = fabsl(a[i]) * (1 + fabsl(t) * (1 - sig(t)));
         e[i] = H * (by_gate * gate.mass + by_up * up.mass) + 9 * own;
-        v[i] = by_gate * by_gate * walk2(&gate, H) + by_up * by_up * walk2(&up, H) + 9 * own * own;
+        v[i] = by_gate * by_gate * twin_dot_walk2(&gate) + by_up * by_up * twin_dot_walk2(&up) + 9 * own * own;
     }
     for (int h = 0; h < H; h++) {
-        const struct dot down = dot(&w[2], h, a);
+        struct twin_dot down = dot(&w[2], h, a);
         y[h] = down.sum;
         hard[h] = F * down.mass;
-        var[h] = walk2(&down, F);
+        var[h] = twin_dot_walk2(&down);
         for (int i = 0; i < F; i++) {
             const long double d = fabsl(stored_value(&w[2], h, i));
             hard[h] += d * e[i];

@@ -2,8 +2,8 @@
 
 #include "base/minmax.h"
 #include "oracle/error/parameters/private/derivatives.h"
-#include "oracle/error/private/dot.h"
 #include "oracle/error/private/kernels.h"
+#include "oracle/error/private/products.h"
 
 typedef double by(double gate, double up, const struct m3_gate_form *g);
 
@@ -12,30 +12,39 @@ typedef double by(double gate, double up, const struct m3_gate_form *g);
 struct passed {
     by *derivative;
     const struct m3_gate_form *gate;
-    const double *x;
     double *act, *y;            /* [T,F], [T,H] */
     int64_t H, F;
 };
 
-static void at_act(const void *self, int64_t t, const struct m3_panel *panel)
+static void at_act(const void *self, const struct m3_piece *piece)
 {
     const struct passed *p = self;
-    struct m3_dots gate, up;
-    m3_dots(&gate, p->x + t * p->H, panel->values, p->H);
-    m3_dots(&up, p->x + t * p->H, panel->second, p->H);
-    for (int64_t l = 0; l < panel->lanes; l++)
-        p->act[t * p->F + panel->n0 + l] = p->derivative(gate.sum[l], up.sum[l], p->gate);
+    const double *gate = m3_piece_sum(piece, 0, 0, 0), *up = m3_piece_sum(piece, 1, 0, 0);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++) {
+            const int64_t at = l * piece->stride + t;
+            p->act[(piece->t0 + t) * p->F + piece->n0 + l] = p->derivative(gate[at], up[at], p->gate);
+        }
 }
 
-static void at_out(const void *self, int64_t t, const struct m3_panel *panel)
+static void at_out(const void *self, const struct m3_piece *piece)
 {
     const struct passed *p = self;
-    struct m3_dots dots;
-    m3_dots(&dots, p->act + t * p->F, panel->values, p->F);
-    for (int64_t l = 0; l < panel->lanes; l++) p->y[t * p->H + panel->n0 + l] = dots.sum[l];
+    const double *sum = m3_piece_sum(piece, 0, 0, 0);
+    for (int64_t t = 0; t < piece->rows; t++)
+        for (int64_t l = 0; l < piece->lanes; l++)
+            p->y[(piece->t0 + t) * p->H + piece->n0 + l] = sum[l * piece->stride + t];
 }
 
-enum { ROWS = 64 };             /* at a time: bounds the scratch memory */
+enum { ROWS = M3_MLP_ROWS };
+
+/* Limits are seldom reached: then no derivative by them has to pass. */
+static int has_any(const double *act, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && act[i] == 0) i++;
+    return i < n;
+}
 
 /* y [T,H] of x [T,H], T at most ROWS. */
 static int through(struct m3_recomputing *m, double *y, const double *x, const struct m3_weight *w1,
@@ -45,9 +54,12 @@ static int through(struct m3_recomputing *m, double *y, const double *x, const s
     const struct m3_gate_form gate = m3_gate_form(&own);
     const size_t mark = m3_scratch_mark(m->ctx);
     double *act = m3_scratch_take(m->ctx, T * w1->rows, sizeof *act);
-    const struct passed p = { derivative, &gate, x, act, y, w1->cols, w1->rows };
-    int status = act ? m3_dot_panels(m->ctx, at_act, &p, w1, w3, T) : M3_INTERNAL;
-    if (!status) status = m3_dot_panels(m->ctx, at_out, &p, w2, NULL, T);
+    const struct passed p = { derivative, &gate, act, y, w1->cols, w1->rows };
+    const struct m3_products in = { .w = w1, .second = w3, .sums = { { M3_SUM_PRODUCTS, x } }, .count = 1 };
+    const struct m3_products out = { .w = w2, .sums = { { M3_SUM_PRODUCTS, act } }, .count = 1 };
+    int status = act ? m3_products(m->ctx, &in, T, at_act, &p) : M3_INTERNAL;
+    if (!status && has_any(act, T * w1->rows)) status = m3_products(m->ctx, &out, T, at_out, &p);
+    else memset(y, 0, (size_t)(T * w2->rows) * sizeof *y);
     m3_scratch_release(m->ctx, mark);
     return status;
 }

@@ -45,6 +45,11 @@ struct m3_error_kernels {
     void (*gelu)(double *bound, const double *x, int64_t n);
     void (*sigmoid)(double *bound, const double *x, int64_t n, double steps, double u, int is_tanh);
     void (*scale)(double *out, const double *x, int64_t n, double factor);
+    void (*sizes)(double *size, double *square, const double *x, int64_t n);
+
+    /* Partial sums s become s + d after m more columns. *walked += the sum of their squares on the way, in the mean over
+     * all orders of these columns; but for (m + 1) / 6 times the sum of the squares of what is added. */
+    void (*walk)(double *sums, double *walked, const double *d, int64_t n, double m);
 
     /* Fills d, g, v, b and s of e->n elements from `first` on. Returns whether a g is not 0. */
     int (*filter_elements)(struct m3_filter_elements *e, const struct m3_two_sides *tap, const double *by,

@@ -97,6 +97,8 @@ void m3_recompute_round_weights(struct m3_recomputing *m, const struct m3_weight
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n);
 /* route.c: M3_BAD_INPUT if an id in ids [count], K per row, is not an expert. */
 int m3_check_experts(struct m3_ctx *, const int32_t *ids, int64_t count, int64_t E, int64_t K);
+/* Rows of a gated MLP at a time: bounds the scratch memory. */
+enum { M3_MLP_ROWS = 192 };
 /* gated_mlp.c: all of these, also for experts; and what the last propagation needs. */
 int m3_prepare_gated_mlp(struct m3_recomputing *m);
 struct m3_mlp_storage m3_mlp_storage_of(const struct m3_recomputing *m);
