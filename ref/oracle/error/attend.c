@@ -1,10 +1,12 @@
 #include "oracle/error/private/recompute.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/math.h"
 #include "oracle/error/private/attended.h"
 #include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
 
 static struct m3_attend dimensions(const struct m3_recomputing *m)
 {
@@ -38,16 +40,24 @@ static int value(struct m3_recomputing *m)
 
 /* ---- bound */
 
-/* A thread's scratch memory, [L] each: logits, weights, and the error of a logit: worst, typical, probable. */
+/* A thread's scratch memory, [L] each: logits, weights, and the error of a logit: worst, typical, probable; and sums of
+ * [D] channels. */
 struct bounded {
     double *z, *p, *eps, *walk, *probable;
+    struct m3_weighed channels;
 };
 
-enum { BOUND_ARRAYS = 5 };
+enum { BOUND_ARRAYS = 5, BOUND_CHANNELS = 6 };
 
-static struct bounded bounded_in(double *memory, int64_t L)
+static struct bounded bounded_in(const struct m3_attended *r)
 {
-    return (struct bounded){ memory, memory + L, memory + 2 * L, memory + 3 * L, memory + 4 * L };
+    const int64_t L = r->L, D = r->D;
+    double *memory = r->scratch, *sums = memory + BOUND_ARRAYS * L;
+    memset(sums, 0, (size_t)(BOUND_CHANNELS * D) * sizeof *sums);
+    return (struct bounded){
+        memory,         memory + L,     memory + 2 * L,
+        memory + 3 * L, memory + 4 * L, { sums, sums + D, sums + 2 * D, sums + 3 * D, sums + 4 * D, sums + 5 * D }
+    };
 }
 
 /* The relative error of a weight, over u, if its logit is off by eps u; above 0.01 not only to first order. */
@@ -64,18 +74,14 @@ struct scalars {
 static struct scalars weigh_bounded(const struct bounded *w, const struct m3_attended *r,
                                     const struct m3_arithmetic *how)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
     double scale = 1 / sqrt((double)r->D), n = (double)r->D, sum = 0;
     const int64_t pieces = (r->L + 15) / 16;
     struct scalars s = { .R = (double)pieces, .largest = -INFINITY };
     for (int64_t j = 0; j < r->L; j++) {
         const double *k = r->k + r->keys[j] * r->stride;
-        double dot = 0, mass = 0;
-        for (int64_t i = 0; i < r->D; i++) {
-            double p = r->q[i] * k[i];
-            dot += p;
-            mass += fabs(p);
-        }
-        w->z[j] = dot * scale;
+        double mass;
+        w->z[j] = kernels->dot(&mass, r->q, k, r->D) * scale;
         w->eps[j] = mass * scale;
         s.largest = w->z[j] > s.largest || w->z[j] != w->z[j] ? w->z[j] : s.largest;
         s.S = fabs(w->z[j]) > s.S ? fabs(w->z[j]) : s.S;
@@ -100,26 +106,19 @@ static struct scalars weigh_bounded(const struct bounded *w, const struct m3_att
 static void output_bounds(const struct m3_bound *out, int64_t at, const struct m3_attended *r, const struct bounded *w,
                           const struct scalars *s, const struct m3_arithmetic *how)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    const struct m3_weighed *sums = &w->channels;
     double L = (double)r->L, least = how->u > 0x1p-53 ? 0x1p-126 : 0x1p-1022;
     double rest = 2 * s->R + 2 * s->S + 12, probable = how->lambda * sqrt(2 * L) + rest;
+    for (int64_t j = 0; j < r->L; j++) kernels->add_value(sums, r->v + r->keys[j] * r->stride, w->p[j], r->D);
+    for (int64_t j = 0; j < r->L; j++)
+        kernels->add_moved(sums, r->v + r->keys[j] * r->stride, w->p[j], w->eps[j], w->walk[j], w->probable[j], r->D);
     for (int64_t i = 0; i < r->D; i++) {
-        double o = 0, mass = 0, top = 0, worst = 0, walk2 = 0, probable2 = 0;
-        for (int64_t j = 0; j < r->L; j++) {
-            double v = r->v[r->keys[j] * r->stride + i];
-            o += w->p[j] * v;
-            mass += w->p[j] * fabs(v);
-            top = fabs(v) > top ? fabs(v) : top;
-        }
-        for (int64_t j = 0; j < r->L; j++) {
-            double moved = w->p[j] * fabs(r->v[r->keys[j] * r->stride + i] - o);
-            worst += moved * w->eps[j];
-            walk2 += moved * w->walk[j] * moved * w->walk[j];
-            probable2 += moved * w->probable[j] * moved * w->probable[j];
-        }
-        double underflow = L * least * top / how->u;
-        out->bound[at + i] = worst + (2 * L + rest) * mass + underflow;
-        if (out->walk) out->walk[at + i] = sqrt(walk2 + (2 * L + 2 * s->S * s->S + 8) * mass * mass);
-        if (out->suspect) out->suspect[at + i] = sqrt(probable2) + probable * mass + underflow;
+        const double mass = sums->mass[i], underflow = L * least * sums->top[i] / how->u;
+        const double walk2 = sums->walk2[i] + (2 * L + 2 * s->S * s->S + 8) * mass * mass;
+        out->bound[at + i] = sums->worst[i] + (2 * L + rest) * mass + underflow;
+        if (out->walk) out->walk[at + i] = sqrt(walk2);
+        if (out->suspect) out->suspect[at + i] = sqrt(sums->probable2[i]) + probable * mass + underflow;
     }
 }
 
@@ -162,13 +161,16 @@ static void row_bounds(const void *self, const struct m3_attended *r)
         if (rows->lse) no_bounds(rows->lse, r->at, 1);
         return;
     }
-    struct bounded w = bounded_in(r->scratch, r->L);
+    struct bounded w = bounded_in(r);
     struct scalars s = weigh_bounded(&w, r, rows->how);
     output_bounds(rows->o, r->at * r->D, r, &w, &s, rows->how);
     if (rows->lse) lse_bound(rows->lse, r->at, r->L, &w, &s, rows->how);
 }
 
-static const struct m3_attended_scratch bound_scratch = { .per_key = BOUND_ARRAYS };
+static struct m3_attended_scratch bound_scratch(int64_t D)
+{
+    return (struct m3_attended_scratch){ .per_key = BOUND_ARRAYS, .fixed = BOUND_CHANNELS * D };
+}
 
 int m3_bound_attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
                     const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *how)
@@ -177,7 +179,7 @@ int m3_bound_attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse
     o->n = 0;
     o->f = 1;
     if (lse) lse->n = 0, lse->f = 1;
-    return m3_attended_causal(ctx, row_bounds, &rows, bound_scratch, q, k, v, blocks, d);
+    return m3_attended_causal(ctx, row_bounds, &rows, bound_scratch(d->D), q, k, v, blocks, d);
 }
 
 int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const double *q, const double *k, const double *v,
@@ -187,7 +189,7 @@ int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const doubl
     struct rows rows = { o, NULL, how };
     o->n = 0;
     o->f = 1;
-    return m3_attended_segments(ctx, row_bounds, &rows, bound_scratch, q, k, v, ends, segments, A, U);
+    return m3_attended_segments(ctx, row_bounds, &rows, bound_scratch(U), q, k, v, ends, segments, A, U);
 }
 
 static int bound(struct m3_recomputing *m)
@@ -246,11 +248,12 @@ static void shift_part(struct moved *w, int64_t j, double most, const struct pro
 /* Computes logits and the cost of storing them, then weights and the mean key. */
 static void weigh_moved(struct moved *w, const struct m3_attended *r, const struct propagated *a)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
     double scale = 1 / sqrt((double)r->D), top = -INFINITY, sum = 0;
     for (int64_t j = 0; j < r->L; j++) {
         const double *k = r->k + r->keys[j] * r->stride;
-        double dot = 0;
-        for (int64_t i = 0; i < r->D; i++) dot += r->q[i] * k[i];
+        double mass;
+        const double dot = kernels->dot(&mass, r->q, k, r->D);
         double stored = a->storage->logits * fabs(scale * dot);
         w->p[j] = scale * dot;
         const double floor = a->storage->logits > 0 ? a->storage->floor : 0;
@@ -263,7 +266,7 @@ static void weigh_moved(struct moved *w, const struct m3_attended *r, const stru
     for (int64_t i = 0; i < r->D; i++) w->mean[i] = 0;
     for (int64_t j = 0; j < r->L; j++) {
         w->p[j] /= sum;
-        for (int64_t i = 0; i < r->D; i++) w->mean[i] += w->p[j] * r->k[r->keys[j] * r->stride + i];
+        kernels->add_scaled(w->mean, r->k + r->keys[j] * r->stride, w->p[j], r->D);
     }
 }
 
@@ -329,7 +332,7 @@ static double of_query(const struct m3_attended *r, const struct propagated *a, 
     for (int64_t j = 0; j < r->L; j++) {
         const double *k = r->k + r->keys[j] * r->stride;
         double weight = w->p[j] * (v ? v[r->keys[j] * r->stride] - o : 1);
-        for (int64_t d = 0; d < r->D; d++) key[d] += weight * k[d];
+        m3_error_kernels()->add_scaled(key, k, weight, r->D);
     }
     for (int64_t d = 0; d < r->D; d++) sum += v_q[d] * key[d] * key[d];
     return sum / (double)r->D;

@@ -121,6 +121,56 @@ static void sizes(double *size, double *square, const double *x, int64_t n)
     for (int64_t i = 0; i < n; i++) size[i] = fabs(x[i]), square[i] = x[i] * x[i];
 }
 
+enum { SIDE_BY_SIDE = 8 };
+
+static double dot(double *mass, const double *a, const double *b, int64_t n)
+{
+    double sums[SIDE_BY_SIDE] = { 0 }, sizes[SIDE_BY_SIDE] = { 0 };
+    int64_t i = 0;
+    for (; i + SIDE_BY_SIDE <= n; i += SIDE_BY_SIDE)
+#pragma omp simd
+        for (int l = 0; l < SIDE_BY_SIDE; l++) {
+            const double product = a[i + l] * b[i + l];
+            sums[l] += product;
+            sizes[l] += fabs(product);
+        }
+    for (int l = 0; i < n; i++, l++) sums[l] += a[i] * b[i], sizes[l] += fabs(a[i] * b[i]);
+    *mass = ((sizes[0] + sizes[1]) + (sizes[2] + sizes[3])) + ((sizes[4] + sizes[5]) + (sizes[6] + sizes[7]));
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+static void add_scaled(double *y, const double *x, double factor, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] += factor * x[i];
+}
+
+static void add_value(const struct m3_weighed *to, const double *v, double p, int64_t n)
+{
+    double *o = to->o, *mass = to->mass, *top = to->top;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const double size = fabs(v[i]);
+        o[i] += p * v[i];
+        mass[i] += p * size;
+        top[i] = m3_select(size > top[i], size, top[i]);
+    }
+}
+
+static void add_moved(const struct m3_weighed *to, const double *v, double p, double eps, double walk, double probable,
+                      int64_t n)
+{
+    double *worst = to->worst, *walk2 = to->walk2, *probable2 = to->probable2;
+    const double *o = to->o;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const double moved = p * fabs(v[i] - o[i]), by_walk = moved * walk, by_probable = moved * probable;
+        worst[i] += moved * eps;
+        walk2[i] += by_walk * by_walk;
+        probable2[i] += by_probable * by_probable;
+    }
+}
+
 static void walk(double *sums, double *walked, const double *d, int64_t n, double m)
 {
 #pragma omp simd
@@ -205,6 +255,10 @@ const struct m3_error_kernels M3_KERNELS = {
     .scale = scale,
     .sizes = sizes,
     .walk = walk,
+    .dot = dot,
+    .add_scaled = add_scaled,
+    .add_value = add_value,
+    .add_moved = add_moved,
     .filter_elements = filter_elements,
     .filter_terms = filter_terms,
     .grid = grid,

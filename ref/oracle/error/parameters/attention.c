@@ -1,8 +1,10 @@
 #include <math.h>
+#include <string.h>
 
 #include "oracle/error/parameters/private/derivatives.h"
 #include "oracle/error/private/attended.h"
 #include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
 
 /* o = sum p_j v_j, p = softmax(z), z_j = scale q k_j. If a parameter moves z_j by f_j,
  *
@@ -18,12 +20,11 @@ struct moved {
 static void at_row(const void *self, const struct m3_attended *r)
 {
     const struct moved *to = self;
-    double *p = r->scratch, *f = p + r->L, top = -INFINITY, sum = 0, mean = 0;
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    double *p = r->scratch, *f = p + r->L, top = -INFINITY, sum = 0, mean = 0, mass;
     for (int64_t j = 0; j < r->L; j++) {
         const double *k = r->k + r->keys[j] * r->stride;
-        double z = 0;
-        for (int64_t i = 0; i < r->D; i++) z += r->q[i] * k[i];
-        z /= sqrt((double)r->D);
+        const double z = kernels->dot(&mass, r->q, k, r->D) / sqrt((double)r->D);
         p[j] = z;
         f[j] = to->by_cap ? -z * z * z / 3 : z;
         if (!(z <= top)) top = z;
@@ -31,11 +32,11 @@ static void at_row(const void *self, const struct m3_attended *r)
     for (int64_t j = 0; j < r->L; j++) sum += p[j] = m3_exp(p[j] - top);
     for (int64_t j = 0; j < r->L; j++) mean += (p[j] /= sum) * f[j];
     if (to->lse) to->lse[r->at] = mean;
-    for (int64_t i = 0; i < r->D && to->o; i++) {
-        double moved = 0;
-        for (int64_t j = 0; j < r->L; j++) moved += p[j] * (f[j] - mean) * r->v[r->keys[j] * r->stride + i];
-        to->o[r->at * r->D + i] = moved;
-    }
+    if (!to->o) return;
+    double *moved = to->o + r->at * r->D;
+    memset(moved, 0, (size_t)r->D * sizeof *moved);
+    for (int64_t j = 0; j < r->L; j++)
+        kernels->add_scaled(moved, r->v + r->keys[j] * r->stride, p[j] * (f[j] - mean), r->D);
 }
 
 static const struct m3_attended_scratch scratch = { .per_key = 2 };

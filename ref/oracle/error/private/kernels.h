@@ -28,6 +28,12 @@ struct m3_grid_counts {
     int64_t telling, off, reference_off; /* of those that tell: no numbers of the format */
 };
 
+/* The channels of a row of attention: sum p v, sum p |v|, the largest |v|; and with |v - o| in place of |v|, times the
+ * error of the logit: sum, and sums of squares. */
+struct m3_weighed {
+    double *o, *mass, *top, *worst, *walk2, *probable2;
+};
+
 typedef void m3_gate_kernel(double *out, const double *gate, const double *up, int64_t n, const struct m3_gate_form *g);
 
 struct m3_error_kernels {
@@ -55,6 +61,15 @@ struct m3_error_kernels {
     int (*filter_elements)(struct m3_filter_elements *e, const struct m3_two_sides *tap, const double *by,
                            const double *shape, const struct m3_filter_rules *rules, int64_t first);
     void (*filter_terms)(struct m3_filter_terms *to, const struct m3_filter_elements *e);
+
+    /* a . b, in eight partial sums; *mass: |a| . |b|. */
+    double (*dot)(double *mass, const double *a, const double *b, int64_t n);
+    void (*add_scaled)(double *y, const double *x, double factor, int64_t n); /* y += factor x */
+
+    /* Attention: a value v [n] of weight p; then how far it moves an output if its logit is off by so much. */
+    void (*add_value)(const struct m3_weighed *to, const double *v, double p, int64_t n);
+    void (*add_moved)(const struct m3_weighed *to, const double *v, double p, double eps, double walk, double probable,
+                      int64_t n);
 
     /* Adds the counts of n elements from `first` on, all finite, in a format of so many bits, the last of them at least
      * 2^least. Returns 0, and adds nothing, if an element is too small for that many bits, or infinite. */
