@@ -288,6 +288,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .profile = a->names.profile,
                                             .truth = a->truth,
                                             .row_runs = a->row_runs,
+                                            .compares = a->reports.html || a->reports.junit,
                                             .progress = m3_cli_watched(&watch) };
         status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
         m3_cli_watch_end(&watch);

@@ -178,7 +178,6 @@ int m3_blame_list_items(struct m3_blaming *b)
         m3_tap_name(item->name, sizeof item->name, item->tap, item->layer);
         item->rows = m3_tap_rows(b->setting, item->tap, item->layer);
         item->width = m3_tap_width(b->setting, item->tap, item->layer);
-        item->at = -1;
     }
     return M3_OK;
 }
@@ -356,6 +355,7 @@ int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item)
     int status = item->dumped ? m3_blame_read(&dumped, b, item) : M3_OK;
     if (!status) status = m3_blame_judge_tap(b, item, &dumped);
     m3_known_free(&dumped);
+    if (!status && item->dumped) m3_trace_pass(b->trace, item->tap, item->layer);
     return status;
 }
 
@@ -384,7 +384,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
 {
     enum { TRIED = 96 };
     struct m3_blame_named named = { .budget = TRIED };
-    struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
+    struct m3_blaming b = { .setting = setting, .options = options, .error = error };
     m3_coarse_begin(&b.coarse, setting->profile);
     if (options->names_mistakes) b.named = &named;
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
@@ -398,14 +398,10 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
                          m3_safetensors_path(candidate), options->taps ? " that matches " : "",
                          options->taps ? options->taps : "");
     if (!status) m3_blame_mark_needed(&b);
-    if (!status && !options->is_alone) status = m3_blame_reference(&b);
     if (!status) status = m3_trace_new(&b.trace, setting, error);
-    for (int64_t i = 0; !status && i < b.count; i++) {
-        struct m3_blame_item *item = &b.items[i];
-        m3_tell(&options->progress, "tap", i, b.count);
-        if (item->needed) status = m3_blame_take(&b, item);
-        if (!status && item->blamed) m3_blame_count_together(&b, item);
-    }
+    if (!status) status = m3_blame_all(&b);
+    m3_blame_drop_truth(&b);
+    result->double_passes = b.double_passes;
     if (!status) status = m3_blame_judge_rows(result, &b);
     if (!status) m3_blame_take_back(&b);
     const int64_t taps = result->count;
@@ -418,7 +414,6 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     if (!status && result->culprit && result->culprit - result->taps < taps) status = m3_blame_explain(result, &b);
     result->count = all;
     m3_trace_free(b.trace);
-    m3_blame_reference_free(&b);
     free(b.items);
     return status;
 }

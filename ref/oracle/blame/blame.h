@@ -79,6 +79,7 @@ struct m3_blame {
     char missing_names[200]; /* the first of them: "embed, fused .." */
     struct m3_logits *logits; /* of the candidate, where it stores them in another shape (judge/logits.h) */
     int64_t extra; /* the latter */
+    int64_t double_passes; /* over the weights: runs of the model in double */
     char explained_by[32]; /* the word of a profile with which every tap that does not pass would; or "" */
     const char *mistake; /* the id of the first known mistake that explains a tap; NULL: none */
     struct m3_blame *parts; /* [part_count] of each sequence (batch/several.h); NULL: there is one sequence */
@@ -97,13 +98,15 @@ struct m3_blame_options {
                   struct m3_safetensors **rows, const struct m3_safetensors *candidate, const char *taps,
                   struct m3_error *error);
     void *honest_self;
-    int is_alone; /* without a run of the model: nothing is inherited */
+    int is_alone; /* without the truth: nothing is inherited */
+    const struct m3_safetensors *truth; /* taps of a run in double that was kept; NULL: the case is run */
+    const struct m3_request *request; /* of that run, whose sink receives its taps too; NULL: as the setting says */
     int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };
 
-/* Runs the case once in the double engine, to compute what is inherited. Returns 0 if taps were judged or could not
+/* Runs the case once in the double engine, to compute what is inherited; taps are judged meanwhile, layer by layer. Returns 0 if taps were judged or could not
  * be, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another model or case without
- * `force`; M3_BAD_INPUT: not a dump; M3_IO: no room for the run's taps in the folder for temporary files; M3_INTERNAL.
+ * `force`; M3_BAD_INPUT: not a dump; M3_INTERNAL.
  * The result points into `candidate`; free it in any case. */
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);

@@ -134,7 +134,7 @@ static void sort_list(int32_t *ids, int64_t n)
 /* Does the truth for the whole model select another set? */
 static int differs_from_reference(const struct choosing *c, int64_t number, int64_t group, const int32_t *ids)
 {
-    const int32_t *r = m3_blame_reference_ids(c->b, c->item, number);
+    const int32_t *r = m3_blame_truth_ids(c->item, number);
     if (!r) return 0;
     for (int64_t i = 0; i < c->width; i++) {
         int found = 0;

@@ -61,6 +61,8 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
     setting.profile = profile;
     options.profile = NULL;
     options.names_mistakes = 0;
+    options.is_alone = 1;       /* what is inherited does not change a verdict */
+    options.request = NULL;
     const int status = m3_blame(&again, &setting, e->given->side.file, &options, e->given->error);
     *passes = !status && again.status == M3_OK;
     m3_blame_free(&again);

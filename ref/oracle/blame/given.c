@@ -109,7 +109,7 @@ int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, co
                    int count, struct m3_error *error)
 {
     const struct m3_blame_options options = { 0 };
-    struct m3_blaming b = { .setting = setting, .options = &options, .fd = -1, .error = error };
+    struct m3_blaming b = { .setting = setting, .options = &options, .error = error };
     m3_coarse_begin(&b.coarse, setting->profile);
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = list_given(result, &b, given, count);

@@ -19,12 +19,12 @@ static int64_t reference_slot(const int32_t *reference_ids, const int32_t *ids, 
  * such row. */
 static void reference_row(double *out, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number)
 {
-    const double *r = m3_blame_reference_row(b, item, number);
+    const double *r = m3_blame_truth_row(item, number);
     const int64_t K = b->setting->model->config.K;
     const int slots = item->tap == M3_TAP_EXPERT_WEIGHTS || item->tap == M3_TAP_EXPERT_OUT;
     const struct m3_known *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
     const int64_t at = experts ? m3_known_row(experts, number) : -1;
-    const int32_t *theirs = m3_blame_reference_ids(b, m3_blame_find(b, M3_TAP_EXPERTS, item->layer), number);
+    const int32_t *theirs = m3_blame_truth_ids(m3_blame_find(b, M3_TAP_EXPERTS, item->layer), number);
     if (!r || at < 0 || !theirs) {
         for (int64_t i = 0; i < item->width; i++) out[i] = r ? r[i] : NAN;
         return;
@@ -36,27 +36,16 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
     }
 }
 
-/* Without a run of the model, what the operator gives is the truth, and nothing has to be put beside it. */
-static int is_side_by_side(struct m3_side_by_side *s, const struct m3_blaming *b, const struct m3_blame_item *item,
-                           const struct m3_known *dumped, const struct m3_recomputed *recomputed, double rounding)
-{
-    if (b->reference || rounding > 0 || recomputed->y.rows > item->rows) return 0;
-    return m3_side_by_side_view(s, recomputed, dumped->values, dumped->numbers, dumped->rows);
-}
-
 /* Collects the rows to judge. Rows whose inputs gave NaN, in double too, are left out: the operator that caused the
  * NaN has been judged. */
-static void gather(struct m3_side_by_side *s, double *reference, const struct m3_blaming *b,
-                   const struct m3_blame_item *item, const struct m3_known *dumped,
+static void gather(struct m3_side_by_side *s, const struct m3_blame_item *item, const struct m3_known *dumped,
                    const struct m3_recomputed *recomputed, double rounding)
 {
     const size_t bytes = (size_t)item->width * sizeof(double);
     for (int64_t r = 0; r < dumped->rows; r++) {
-        const int64_t number = dumped->numbers[r], to = s->count;
+        const int64_t number = dumped->numbers[r];
         double *got = number < item->rows ? m3_side_by_side_row(s, recomputed, number, rounding) : NULL;
-        if (!got) continue;
-        memcpy(got, dumped->values + r * item->width, bytes);
-        if (b->reference) reference_row(reference + to, b, item, number);
+        if (got) memcpy(got, dumped->values + r * item->width, bytes);
     }
 }
 
@@ -69,21 +58,37 @@ static double square(double got, double want) { return got == want ? 0 : (got - 
 
 static double share(double sum, double reference) { return sum == 0 ? 0 : sqrt(sum / reference); }
 
-/* Without a run of the model nothing is inherited: `reference` is then s->want. */
-static void measure(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference, double u)
+static void add_row(struct sums *sums, const struct m3_side_by_side *s, int64_t at, int64_t width,
+                    const double *reference, double u)
 {
-    struct sums sums = { 0 };
-    for (int64_t i = 0; i < s->count; i++) {
-        const double want = s->want[i], r = reference[i];
+    for (int64_t i = at; i < at + width; i++) {
+        const double want = s->want[i], r = reference[i - at];
         if (isnan(r)) continue;
-        sums.inherited += square(want, r);
-        sums.created += square(s->got[i], want);
-        if (isfinite(r)) sums.reference += r * r;
-        if (isfinite(want)) sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
+        sums->inherited += square(want, r);
+        sums->created += square(s->got[i], want);
+        if (isfinite(r)) sums->reference += r * r;
+        if (isfinite(want)) sums->allowed += u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
     }
+}
+
+/* Without the truth nothing is inherited: then it is what the operator gives. */
+static int measure(struct m3_blamed *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
+                   const struct m3_blame_item *item, double u)
+{
+    const size_t bytes = (size_t)item->width * sizeof(double);
+    struct sums sums = { 0 };
+    double *row = malloc(bytes + 1);
+    if (!row) return m3_fail_memory(b->error, item->name, bytes);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const int64_t at = r * item->width;
+        if (item->truth) reference_row(row, b, item, s->numbers[r]);
+        add_row(&sums, s, at, item->width, item->truth ? row : s->want + at, u);
+    }
+    free(row);
     out->inherited = share(sums.inherited, sums.reference);
     out->created = share(sums.created, sums.reference);
     out->allowed = share(sums.allowed, sums.reference);
+    return M3_OK;
 }
 
 void m3_blame_place(struct m3_blamed *out, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank)
@@ -122,27 +127,28 @@ static double largest_error(const struct m3_side_by_side *s)
     return error == 0 ? 0 : error / size;
 }
 
-static void settle(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference,
-                   const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
+static int settle(struct m3_blamed *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
+                  const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
 {
     out->tiers = m3_side_by_side_verdict(s, rules);
     out->verdict = out->tiers.verdict;
     out->n = rules->n, out->f = rules->f;
     out->max_rel = largest_error(s);
-    measure(out, s, reference, m3_setting_arithmetic(rules->setting, s->count).u);
+    const int status = measure(out, b, s, item, m3_setting_arithmetic(rules->setting, s->count).u);
     const int64_t worst = out->tiers.worst;
     if (out->tiers.status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         snprintf(out->note, sizeof out->note, "its inputs are so large that their bound is no number");
-        return;
+        return status;
     }
-    if (worst < 0) return;
+    if (worst < 0) return status;
     m3_blame_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
     out->got = s->got[worst];
     out->want = s->want[worst];
-    if (out->verdict != M3_VERDICT_FAIL || !m3_is_logits(item->tap) || out->note[0]) return;
+    if (out->verdict != M3_VERDICT_FAIL || !m3_is_logits(item->tap) || out->note[0]) return status;
     const char *hint = m3_value_hint(s->got, s->want, s->rows, item->width);
     if (hint) snprintf(out->note, sizeof out->note, "%s", hint);
+    return status;
 }
 
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
@@ -161,23 +167,20 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
         .has_extra = recomputed->y.off.error != NULL || rounding > 0,
     };
     struct m3_side_by_side s;
-    double *owned = b->reference ? malloc(((size_t)elements + 1) * sizeof *owned) : NULL;
-    const int is_view = is_side_by_side(&s, b, item, dumped, recomputed, rounding);
+    const int is_view = rounding == 0 && recomputed->y.rows <= item->rows &&
+                        m3_side_by_side_view(&s, recomputed, dumped->values, dumped->numbers, dumped->rows);
     int status = is_view ? M3_OK : m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
-    double *reference = b->reference ? owned : s.want;
-    if (!status && !reference) status = m3_fail_memory(b->error, item->name, (size_t)elements * sizeof *reference);
-    if (!status && !is_view) gather(&s, reference, b, item, dumped, recomputed, rounding);
+    if (!status && !is_view) gather(&s, item, dumped, recomputed, rounding);
     out->rows = s.rows;
     out->left_out = dumped->rows - s.rows;
     out->elements = s.count;
     if (!status && s.rows > 0) {
-        settle(out, &s, reference, item, &rules);
-        status = test_parameters(b, item, &s, &rules);
+        status = settle(out, b, &s, item, &rules);
+        if (!status) status = test_parameters(b, item, &s, &rules);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         snprintf(out->note, sizeof out->note, "its inputs are missing or no numbers in every row");
     }
     m3_side_by_side_free(&s);
-    free(owned);
     return status;
 }

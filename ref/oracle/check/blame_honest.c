@@ -23,7 +23,7 @@ int64_t m3_honest_runs_of(const struct m3_profile *profile)
 
 /* For the runs that blame asks for. */
 struct running {
-    int64_t row_runs;
+    int64_t row_runs, double_passes;
     struct m3_progress progress;
 };
 
@@ -33,7 +33,7 @@ static int run_honest(void *self, const struct m3_setting *s, struct m3_safetens
                       struct m3_safetensors **rows, const struct m3_safetensors *candidate, const char *taps,
                       struct m3_error *error)
 {
-    const struct running *of = self;
+    struct running *of = self;
     if (!m3_honest_can_run(s)) return M3_OK;
     const int64_t runs = of->row_runs >= 0 ? of->row_runs
                                            : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
@@ -55,6 +55,7 @@ static int run_honest(void *self, const struct m3_setting *s, struct m3_safetens
         .hidden = s->part.hidden,
         .progress = of->progress,
     };
+    of->double_passes++;
     return m3_follow_rows(truth, rows, &plan, error);
 }
 
@@ -62,8 +63,10 @@ int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, c
                     const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error)
 {
     struct m3_blame_options own = *options;
-    struct running running = { row_runs, options->progress };
+    struct running running = { .row_runs = row_runs, .progress = options->progress };
     if (row_runs != 0) own.honest = run_honest;
     own.honest_self = &running;
-    return m3_blame(result, setting, candidate, &own, error);
+    const int status = m3_blame(result, setting, candidate, &own, error);
+    result->double_passes += running.double_passes;
+    return status;
 }

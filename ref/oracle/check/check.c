@@ -20,8 +20,36 @@ static int64_t rows_of_truth(const struct m3_check_plan *plan)
     return m3_honest_can_run(plan->setting) ? m3_honest_rows_needed(plan->setting->profile) : 0;
 }
 
-static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *notes,
-                      struct m3_error *error)
+/* The judging of a candidate beside the pass that makes the truth. */
+struct beside {
+    struct m3_check *check;
+    const struct m3_check_plan *plan;
+    const struct m3_safetensors *candidate;
+    struct m3_blame_options options;
+    int is_done;
+};
+
+static int blame(struct beside *b, struct m3_error *error)
+{
+    const struct m3_check_plan *plan = b->plan;
+    b->is_done = 1;
+    const int status =
+        m3_blame_honest(&b->check->blame, plan->setting, b->candidate, &b->options, plan->row_runs, error);
+    b->check->double_passes += b->check->blame.double_passes;
+    return status;
+}
+
+static int blame_beside(void *self, const struct m3_request *request, struct m3_error *error)
+{
+    struct beside *b = self;
+    b->options.request = request;
+    const int status = blame(b, error);
+    b->options.request = NULL;
+    return status;
+}
+
+static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, int64_t row_runs,
+                      const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
     const struct m3_envelope_plan truth = {
@@ -31,7 +59,7 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
         .profile = s->profile,
         .linear = s->ctx->linear,
         .threads = s->ctx->threads,
-        .row_runs = rows_of_truth(plan),
+        .row_runs = row_runs,
         .seed = 1,
         .command = "m3ref check",
         .first_layer = s->part.first,
@@ -41,9 +69,33 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
     };
     int fits = 0;
     const int status = plan->kept ? m3_truth_fits(&fits, plan->kept, &truth, error) : M3_OK;
-    if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, notes, error);
+    if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, pass, notes, error);
     check->truth = (struct m3_truth){ .kept = plan->kept, .reused = 1 };
     return M3_OK;
+}
+
+/* ---- what the dump holds */
+
+/* Does the case itself give the tap? */
+static int is_given(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
+{
+    return m3_graph_node(s->model, s->semantics, tap, layer)->op == M3_OP_NONE;
+}
+
+/* Does the dump hold everything that its taps are computed from? Then each can be judged by its own operator. */
+static int is_full(const struct m3_setting *s, const struct m3_safetensors *candidate)
+{
+    enum m3_tap tap, operand;
+    int64_t layer, of;
+    char name[96];
+    for (int64_t i = 0; m3_trace_tap(s, i, &tap, &layer); i++) {
+        if (m3_tap_name(name, sizeof name, tap, layer) || !m3_safetensors_find(candidate, name)) continue;
+        for (int j = 0; j < M3_OPERANDS && m3_setting_judges(s, tap, layer); j++)
+            if (!m3_setting_operand(&operand, &of, s, tap, layer, j) && !is_given(s, operand, of) &&
+                (m3_tap_name(name, sizeof name, operand, of) || !m3_safetensors_find(candidate, name)))
+                return 0;
+    }
+    return 1;
 }
 
 /* ---- one verdict of the two */
@@ -147,15 +199,14 @@ static void say_part(struct m3_check *check, const struct m3_check_plan *plan)
 
 /* The comparison with the truth; one that cannot be compared with it is not a failure. */
 static int compare(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
-                   struct m3_error *notes, struct m3_error *error)
+                   struct m3_error *error)
 {
     struct m3_compare_options how = { .profile = plan->setting->profile,
                                       .profile_text = plan->profile,
                                       .progress = plan->progress };
     struct m3_error compared = { 0 };
     char *taps = NULL;
-    int status = make_truth(check, plan, notes, error);
-    if (!status) status = m3_part_taps(&taps, plan->setting, error);
+    int status = m3_part_taps(&taps, plan->setting, error);
     if (status) return status;
     how.taps = taps;
     status = m3_compare(&check->comparison, m3_truth_file(&check->truth), candidate, &how, &compared);
@@ -165,12 +216,39 @@ static int compare(struct m3_check *check, const struct m3_check_plan *plan, con
     return status == M3_NOT_COMPARABLE ? M3_OK : status;
 }
 
+/* The truth that is kept, or that will be needed: the candidate is judged in the pass that makes it. */
+static int judge_with_truth(struct beside *b, int64_t row_runs, struct m3_error *notes, struct m3_error *error)
+{
+    const struct m3_truth_pass pass = { blame_beside, b };
+    int status = make_truth(b->check, b->plan, row_runs, &pass, notes, error);
+    b->options.truth = status ? NULL : m3_truth_file(&b->check->truth);
+    return status || b->is_done ? status : blame(b, error);
+}
+
+/* Is there a tap that nothing could judge, while nothing is wrong? */
+static int is_left(const struct m3_blame *blame)
+{
+    int left = 0;
+    for (int64_t i = 0; i < blame->count; i++)
+        left |= blame->taps[i].verdict == M3_VERDICT_NOT_JUDGED && !blame->taps[i].is_blind;
+    return left && blame->failed == 0;
+}
+
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                    const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error)
 {
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
-    int status = notes ? compare(check, plan, candidate, notes, error) : M3_OK;
-    if (!status) status = m3_blame_honest(&check->blame, plan->setting, candidate, options, plan->row_runs, error);
+    struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
+    const int keeps = plan->truth || plan->kept || plan->keeps, needs_rows = !is_full(plan->setting, candidate);
+    const int64_t row_runs = keeps || needs_rows ? rows_of_truth(plan) : 0;
+    int has_truth = notes && (keeps || plan->compares || needs_rows);
+    int status = has_truth ? judge_with_truth(&b, row_runs, notes, error) : blame(&b, error);
+    if (!status && notes && !has_truth && is_left(&check->blame)) {
+        check->double_passes++;
+        status = make_truth(check, plan, rows_of_truth(plan), NULL, notes, error);
+        has_truth = 1;
+    }
+    if (!status && has_truth) status = compare(check, plan, candidate, error);
     if (status) return status;
     check->blamed = check->blame.culprit;
     m3_check_settle(check);

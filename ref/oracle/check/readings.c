@@ -54,7 +54,7 @@ static int try_tap(int *passes, double *created, const struct trying *t, const s
 /* A reading explains all if by it nothing is wrong, although as much is judged as by the model's own. */
 static int try_all(struct trying *t, const struct m3_semantics *semantics)
 {
-    const struct m3_blame_options options = { .force = 1, .progress = t->plan->progress };
+    const struct m3_blame_options options = { .force = 1, .is_alone = 1, .progress = t->plan->progress };
     struct m3_check_plan plan = *t->plan;
     struct m3_setting setting = *t->plan->setting;
     struct m3_error notes = { 0 };
@@ -63,6 +63,7 @@ static int try_all(struct trying *t, const struct m3_semantics *semantics)
     plan.setting = &setting;
     plan.truth = NULL;
     plan.kept = NULL;
+    plan.keeps = plan.compares = 0;
     const int status =
         m3_check_judge(&other, &plan, t->candidate, &options, t->check->by_comparison > 0 ? &notes : NULL, t->error);
     if (!status && other.blame.not_comparable == 0 && other.blame.extra <= t->check->blame.extra) {
@@ -72,6 +73,7 @@ static int try_all(struct trying *t, const struct m3_semantics *semantics)
         if (is_later) t->later = *culprit, t->later_by_comparison = culprit != other.blamed;
         if (t->explains || is_later) t->better = *semantics;
     }
+    t->check->double_passes += other.double_passes;
     m3_check_free(&other);
     m3_error_free(&notes);
     return status;

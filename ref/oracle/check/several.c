@@ -60,6 +60,7 @@ static int check_each(struct m3_check *check, const struct m3_check_plan *plan, 
         setting.the_case = &batch->cases[b];
         own.setting = &setting;
         own.truth = NULL;
+        own.keeps = plan->truth != NULL;
         own.kept = b < kept->count ? kept->files[b] : NULL;
         if (held > 0 && !m3_holds_taps(parts->files[b]) && !plan->truth) continue;
         status = m3_check(&check->parts[b], &own, parts->files[b], notes, error);
@@ -82,6 +83,7 @@ static int put_together(struct m3_check *check, const struct m3_parts *candidate
         struct m3_check *part = &check->parts[b];
         const struct m3_safetensors *truth = m3_truth_file(&part->truth);
         check->by_comparison += part->by_comparison;
+        check->double_passes += part->double_passes;
         blames[b] = part->blame;
         comparisons[b] = part->comparison;
         part->blame = (struct m3_blame){ 0 };
@@ -131,7 +133,9 @@ static int try_anchor(int *explains, const struct m3_check *check, const struct 
                       const struct m3_batch *batch, const struct m3_parts *parts, const struct m3_semantics *semantics,
                       struct m3_error *error)
 {
-    const struct m3_blame_options options = { .profile = plan->profile, .force = 1, .progress = plan->progress };
+    const struct m3_blame_options options = {
+        .profile = plan->profile, .force = 1, .is_alone = 1, .progress = plan->progress
+    };
     struct m3_blame all, *each = calloc((size_t)parts->count, sizeof *each);
     int status = each ? M3_OK : m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *each);
     for (int64_t b = 0; !status && b < parts->count; b++) {

@@ -109,7 +109,8 @@ static int declare_rows(struct m3_rows_beside **rows, const struct m3_envelope_p
     return status ? status : m3_rows_beside_declare(*rows, m3_companions_file(companions), error);
 }
 
-static int make(const struct m3_envelope_plan *plan, const char *path, int sealed, struct m3_error *error)
+static int make(const struct m3_envelope_plan *plan, const char *path, const struct m3_truth_pass *pass, int sealed,
+                struct m3_error *error)
 {
     const struct m3_engine *engine = m3_engine_f64();
     struct m3_request request = m3_envelope_request(plan);
@@ -129,7 +130,7 @@ static int make(const struct m3_envelope_plan *plan, const char *path, int seale
     if (!status && rows) status = m3_rows_beside_write(rows, error);
     m3_rows_beside_free(rows);
     request.sink = &sink;
-    if (!status) status = engine->forward(plan->model, &request, error);
+    if (!status) status = pass ? pass->run(pass->self, &request, error) : engine->forward(plan->model, &request, error);
     if (!status) {
         status = m3_companions_commit(companions, error);
         companions = NULL;
@@ -141,11 +142,12 @@ static int make(const struct m3_envelope_plan *plan, const char *path, int seale
 }
 
 /* Writes a file without a name, and opens it. */
-static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *plan, struct m3_error *error)
+static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *plan, const struct m3_truth_pass *pass,
+                         struct m3_error *error)
 {
     struct m3_nameless file;
     int status = m3_temporary_nameless(&file, NULL, error);
-    if (!status) status = make(plan, file.path, 0, error);
+    if (!status) status = make(plan, file.path, pass, 0, error);
     if (!status) status = m3_safetensors_open_as(&truth->file, file.path, "the truth", error);
     m3_nameless_close(&file);
     return status;
@@ -154,10 +156,10 @@ static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *
 /* Writes the file and opens it. Meanwhile another program may have put another at `path`, which is then left there: this
  * one judges by a truth of its own. */
 static int make_kept(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path,
-                     struct m3_error *notes, struct m3_error *error)
+                     const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_error why = { 0 };
-    int is_own = 0, status = make(plan, path, 1, error);
+    int is_own = 0, status = make(plan, path, pass, 1, error);
     if (status) return status;
     status = m3_safetensors_open(&truth->file, path, &why);
     if (!status) status = m3_truth_fits(&is_own, truth->file, plan, &why);
@@ -167,11 +169,11 @@ static int make_kept(struct m3_truth *truth, const struct m3_envelope_plan *plan
     if (status || is_own) return status;
     m3_truth_close(truth);
     m3_fail(notes, M3_OK, "%s: replaced by another program as soon as it was written, and not used", path);
-    return make_nameless(truth, plan, error);
+    return make_nameless(truth, plan, NULL, error);
 }
 
 int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, const char *path,
-                  struct m3_error *notes, struct m3_error *error)
+                  const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error)
 {
     char command[COMMAND];
     struct m3_envelope_plan own = *given;
@@ -179,7 +181,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
     own.command = command;
     *truth = (struct m3_truth){ 0 };
     int status = command_of(command, given, error);
-    if (!status && !path) status = make_nameless(truth, plan, error);
+    if (!status && !path) status = make_nameless(truth, plan, pass, error);
     int exists = 0;
     if (!status && path) status = m3_look_for(&exists, path, error);
     if (status || !path) return status;
@@ -195,7 +197,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
                 "%s: belongs to another model, case, reading, profile or arithmetic, or has changed, and is replaced",
                 path);
     }
-    return make_kept(truth, plan, path, notes, error);
+    return make_kept(truth, plan, path, pass, notes, error);
 }
 
 void m3_truth_close(struct m3_truth *truth)

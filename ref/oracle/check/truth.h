@@ -23,11 +23,18 @@ int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3
 int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
                   struct m3_error *error);
 
+/* Something else that runs the pass of the truth; `request` has the sink for its taps. */
+struct m3_truth_pass {
+    int (*run)(void *self, const struct m3_request *request, struct m3_error *error);
+    void *self;
+};
+
 /* `plan` as for envelopes; row_runs 0: no honest implementations. `path` NULL: a file without a name. A file that this
  * function has written for the same plan is reused; one that it has written for another is replaced, with a note.
- * M3_BAD_INPUT: any other file; otherwise the errors of passes and files. Close it in any case. */
-int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path, struct m3_error *notes,
-                  struct m3_error *error);
+ * `pass` NULL: the engine runs it. M3_BAD_INPUT: any other file; otherwise the errors of passes and files. Close it in
+ * any case. */
+int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path,
+                  const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error);
 void m3_truth_close(struct m3_truth *truth);
 
 #endif

@@ -34,7 +34,7 @@ static inline int64_t m3_known_row(const struct m3_known *known, int64_t number)
 struct m3_recomputing;          /* private/recompute.h */
 /* Fills y of a tap with something else: parameters/private/derivatives.h. */
 typedef int m3_recompute_instead(struct m3_recomputing *m);
-/* Receives pieces of it, at most M3_VISITED elements of a row at a time, rows ascending, in place of a whole array. */
+/* Receives pieces of it, at most M3_VISITED elements of a row at a time, in place of a whole array. */
 enum { M3_VISITED = 256 };
 struct m3_visit {
     void (*at)(void *self, int64_t number, int64_t first, const double *values, int64_t n);
@@ -121,6 +121,8 @@ int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const s
 /* The same without a copy: the arrays, from malloc, become the trace's, also on failure; *value is empty afterwards. */
 int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_known *value,
                   struct m3_error *error);
+/* A tap that was put is not asked for any more: what it was the last to read is dropped. Once for each tap. */
+void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer);
 const struct m3_known *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
 /* Recomputes the tap from the known taps. An unknown operand is recomputed first and kept with its possible error; but
  * not in a layer or module, other than this tap's, of which no float tap was put. Values that no later tap of this

@@ -13,6 +13,7 @@ struct slot {
     int64_t sum;                    /* slot of the sum that it may read before it is rounded; -1 */
     struct m3_known value;          /* with its own memory; rows 0: not known */
     int is_given, is_known;         /* was put by the caller; is known at present */
+    int64_t readers;                /* taps that read it and may still be asked for */
 };
 
 struct m3_trace {
@@ -52,6 +53,27 @@ static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
     return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
 }
 
+/* The slot of operand i of a tap; -1: there is none, or this call does not have it. */
+static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
+{
+    const struct m3_setting *s = &t->setting;
+    enum m3_tap tap;
+    int64_t layer;
+    if (m3_setting_operand(&tap, &layer, s, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
+    return slot_of(t, tap, layer);
+}
+
+/* Adds to the number of readers of what a tap reads, its sum's terms among it. */
+static void count_readers(struct m3_trace *t, int64_t at, int64_t more)
+{
+    const int64_t sum = t->slots[at].sum;
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        const int64_t operand = operand_of(t, at, i), term = sum < 0 ? -1 : operand_of(t, sum, i);
+        if (operand >= 0) t->slots[operand].readers += more;
+        if (term >= 0) t->slots[term].readers += more;
+    }
+}
+
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error)
 {
     struct m3_trace *t = *trace = calloc(1, sizeof *t);
@@ -77,6 +99,7 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
         struct slot *s = &t->slots[i];
         s->sum = m3_fused_sum(&tap, &layer, setting, s->tap, s->layer) ? slot_of(t, tap, layer) : -1;
     }
+    for (int64_t i = 0; i < count; i++) count_readers(t, i, 1);
     return M3_OK;
 }
 
@@ -101,16 +124,6 @@ void m3_trace_free(struct m3_trace *trace)
     free(trace);
 }
 
-/* The slot of operand i of a tap; -1: there is none, or this call does not have it. */
-static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
-{
-    const struct m3_setting *s = &t->setting;
-    enum m3_tap tap;
-    int64_t layer;
-    if (m3_setting_operand(&tap, &layer, s, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
-    return slot_of(t, tap, layer);
-}
-
 /* Drops what no tap reads from `start` on: no tap there, nor an unknown tap that may have to be recomputed for one
  * there. */
 static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
@@ -132,6 +145,19 @@ static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
         if (!needed[i]) forget(&t->slots[i]);
     free(needed);
     return M3_OK;
+}
+
+void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer)
+{
+    const int64_t at = slot_of(trace, tap, layer), sum = at < 0 ? -1 : trace->slots[at].sum;
+    if (at < 0 || !trace->slots[at].is_given) return;
+    count_readers(trace, at, -1);
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        const int64_t operand = operand_of(trace, at, i), term = sum < 0 ? -1 : operand_of(trace, sum, i);
+        if (operand >= 0 && trace->slots[operand].readers == 0) forget(&trace->slots[operand]);
+        if (term >= 0 && trace->slots[term].readers == 0) forget(&trace->slots[term]);
+    }
+    if (trace->slots[at].readers == 0) forget(&trace->slots[at]);
 }
 
 static void *copy(const void *from, int64_t count, size_t size, int *short_of)

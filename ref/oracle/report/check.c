@@ -16,16 +16,16 @@ int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report
 static json_t *summary(const struct m3_check *check)
 {
     const struct m3_blamed *culprit = check->blame.culprit;
-    const struct m3_stage *divergence = check->comparison.divergence;
     return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:o, s:s}", "type", "summary", "verdict",
-        m3_verdict_name(check->verdict), "first_divergence", m3_json_text(divergence ? divergence->tap : NULL),
+        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type", "summary",
+        "verdict", m3_verdict_name(check->verdict), "first_divergence", m3_json_text(culprit ? culprit->name : NULL),
         "culprit", m3_json_text(culprit ? culprit->name : NULL), "operator",
         m3_json_text(culprit ? culprit->operator : NULL), "mistake", m3_json_text(check->mistake), "reading",
         m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
         m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged", (json_int_t)check->judged,
         "failed", (json_int_t)check->failed, "suspect", (json_int_t)check->suspect, "stages", (json_int_t)check->stages,
-        "truth_reused", check->truth.reused, "notes", m3_json_notes(&check->blame.notes), "sentence", check->sentence);
+        "truth_reused", check->truth.reused, "double_passes", (json_int_t)check->double_passes, "notes",
+        m3_json_notes(&check->blame.notes), "sentence", check->sentence);
 }
 
 int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)

@@ -16,7 +16,9 @@ struct m3_blame_item {
     struct m3_blamed *blamed;           /* its result if it is judged; or NULL */
     int needed;                         /* a judged tap reads it, or it is judged itself */
     int counted;                        /* counted among the operators that are judged together */
-    int64_t at;                         /* byte offset in the reference's values; -1: not kept */
+    int wants_truth, is_lent;           /* lent: `truth` is not freed */
+    void *truth;                        /* [rows,width] doubles or int32_t, while it is judged; NULL: none */
+    int64_t arrived, expected;          /* rows of it */
 };
 
 /* Known mistakes that explain taps, so far. */
@@ -35,9 +37,9 @@ struct m3_blaming {
     struct m3_blame_item *items;        /* in execution order */
     int64_t count;
     struct m3_trace *trace;
-    int fd;                             /* of the reference's values; -1 */
-    const char *reference;              /* their mapping; NULL: no values are kept */
-    int64_t reference_bytes;
+    int64_t next;                       /* items before this one have been judged */
+    const struct m3_sink *beside;       /* also receives the taps of the pass; or NULL */
+    int64_t double_passes;
     struct m3_blame_named *named;       /* NULL: none is looked for */
     struct m3_error *error;
 };
@@ -72,13 +74,20 @@ int m3_blame_read(struct m3_known *values, const struct m3_blaming *b, const str
 /* Moves the rows that an operator can use into the trace. */
 int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *values);
 
-/* ---- reference.c: the run in double */
+/* ---- reference.c: the truth */
 
-int m3_blame_reference(struct m3_blaming *b);
-void m3_blame_reference_free(struct m3_blaming *b);
-/* A row of that run, doubles or ids; NULL: not kept. */
-const double *m3_blame_reference_row(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
-const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
+/* Judges all items, beside a pass in double or a truth that was kept. */
+int m3_blame_all(struct m3_blaming *b);
+void m3_blame_drop_truth(struct m3_blaming *b);
+/* A row of the truth, NULL: it is not there. */
+static inline const double *m3_blame_truth_row(const struct m3_blame_item *item, int64_t number)
+{
+    return item && item->truth ? (const double *)item->truth + number * item->width : NULL;
+}
+static inline const int32_t *m3_blame_truth_ids(const struct m3_blame_item *item, int64_t number)
+{
+    return item && item->truth ? (const int32_t *)item->truth + number * item->width : NULL;
+}
 
 /* ---- the judges: fill item->blamed */
 

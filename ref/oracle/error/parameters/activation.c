@@ -64,14 +64,25 @@ static int through(struct m3_recomputing *m, double *y, const double *x, const s
     return status;
 }
 
+/* Of row r of those recomputed, from `first` on. */
+static void give(const struct m3_recomputing *m, int64_t r, int64_t first, const double *values, int64_t n)
+{
+    const struct m3_visit *visit = m->setting->visit;
+    if (!visit) memcpy(m->y + r * m->width + first, values, (size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n && visit; i += M3_VISITED)
+        visit->at(visit->self, m->numbers[r], first + i, values + i, m3_min(M3_VISITED, n - i));
+}
+
 static int through_shared(struct m3_recomputing *m, by *derivative)
 {
     const int64_t H = m->width;
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += ROWS)
-        status = through(m, m->y + r * H, m->in[0].x + r * H, m->w[0], m->w[1], m->w[2], m3_min(ROWS, m->rows - r),
-                         derivative);
-    return status;
+    double *y = m3_recompute_scratch(m, ROWS * H, sizeof *y);
+    for (int64_t r = 0, n; r < m->rows && !m->status; r += n) {
+        n = m3_min(ROWS, m->rows - r);
+        m->status = through(m, y, m->in[0].x + r * H, m->w[0], m->w[1], m->w[2], n, derivative);
+        for (int64_t i = 0; i < n && !m->status; i++) give(m, r + i, 0, y + i * H, H);
+    }
+    return m->status;
 }
 
 static int through_experts(struct m3_recomputing *m, by *derivative)
@@ -88,7 +99,7 @@ static int through_experts(struct m3_recomputing *m, by *derivative)
             for (int64_t i = 0; i < n; i++) memcpy(x + i * H, m->in[0].x + slots[i] / K * H, (size_t)H * sizeof *x);
             const struct m3_expert *w = &experts[e];
             if (n > 0) status = through(m, y, x, &w->w1, &w->w3, &w->w2, n, derivative);
-            for (int64_t i = 0; i < n && !status; i++) memcpy(m->y + slots[i] * H, y + i * H, (size_t)H * sizeof *y);
+            for (int64_t i = 0; i < n && !status; i++) give(m, slots[i] / K, slots[i] % K * H, y + i * H, H);
         }
     return status;
 }

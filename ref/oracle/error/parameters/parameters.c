@@ -253,8 +253,11 @@ static int is_of(const struct m3_recomputed *derivative, const struct m3_paramet
     return derivative->missing[0] == 0 && derivative->y.width == q->width;
 }
 
-/* Is the derivative one of single elements, so that no array of it is needed? */
-static int comes_in_pieces(const struct parameter *p) { return p->op == M3_OP_ACTIVATION; }
+/* Does the derivative come in pieces, so that no array of it is needed? */
+static int comes_in_pieces(const struct parameter *p)
+{
+    return p->op == M3_OP_ACTIVATION || p->op == M3_OP_GATED_MLP || p->op == M3_OP_EXPERT;
+}
 
 /* *found: the derivative has the tap's shape. */
 static int fill(int *found, struct collecting *c, struct m3_trace *trace, const struct parameter *p,
