@@ -88,6 +88,7 @@ struct m3_blame {
 
 struct m3_blame_options {
     const char *taps; /* patterns of the taps to judge, NULL: all; operands are taken from all */
+    int64_t first_row, end_row; /* of the call: only these are judged; end 0: all */
     int force; /* the dump may be of another model or case */
     const char *profile; /* the text that names setting->profile; NULL: nothing is explained */
     struct m3_progress progress;

@@ -18,18 +18,23 @@ struct explaining {
     struct m3_blamed *taps;
 };
 
-/* Judges the culprit alone, or every tap that does not pass. Sets *passes. */
-static int judge(const struct explaining *e, const struct m3_profile *profile, int all, int *passes)
+/* What is judged: the worst row of the culprit, or every tap that does not pass. */
+enum extent { ONE_ROW, ALL };
+
+/* Sets *passes. */
+static int judge(const struct explaining *e, const struct m3_profile *profile, enum extent extent, int *passes)
 {
+    const struct m3_blamed *culprit = e->result->culprit;
     struct m3_setting setting = *e->given->setting;
     struct m3_blaming b = *e->given;
     int status;
     setting.profile = profile;
     m3_coarse_begin(&b.coarse, profile);
     b.setting = &setting, b.items = e->items, b.trace = NULL, b.named = NULL;
+    if (extent == ONE_ROW) b.first_row = culprit->index[0], b.end_row = culprit->index[0] + 1;
     for (int64_t i = 0; i < b.count; i++) {
         const struct m3_blamed *was = e->given->items[i].blamed;
-        const int chosen = was && is_wrong(was) && !was->judged_by && (all || was == e->result->culprit);
+        const int chosen = was && is_wrong(was) && !was->judged_by && (extent == ALL || was == culprit);
         e->items[i] = e->given->items[i];
         e->items[i].needed = 0;
         e->items[i].blamed = NULL;
@@ -71,8 +76,12 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
 
 static int try(void *self, const struct m3_profile *profile, int *passes)
 {
-    int status = judge(self, profile, 0, passes);
-    if (!status && *passes) status = judge(self, profile, 1, passes);
+    const struct explaining *e = self;
+    int status = M3_OK;
+    *passes = 1;
+    for (enum extent extent = e->result->culprit->rank > 0 ? ONE_ROW : ALL; extent <= ALL && !status && *passes;
+         extent++)
+        status = judge(e, profile, extent, passes);
     return status || !*passes ? status : run_whole(self, profile, passes);
 }
 
@@ -81,7 +90,8 @@ int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
     const struct m3_blamed *culprit = result->culprit;
     if (!culprit || culprit->judged_by || !b->options->profile || !b->setting->profile || result->not_comparable > 0)
         return M3_OK;
-    if (result->mistake) return M3_OK;      /* what looks like a known mistake is not excused */
+    /* What looks like a known mistake or another value of a parameter is not excused. */
+    if (result->mistake || culprit->tiers.parameter.name) return M3_OK;
     const int is_alone = culprit->operators == 1 && !culprit->selection;
     struct explaining e = { .result = result, .given = b };
     e.items = calloc((size_t)b->count + 1, sizeof *e.items);

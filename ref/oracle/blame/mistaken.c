@@ -11,6 +11,8 @@
 enum {
     WHOLE = 256, /* a tap of no more rows is computed whole */
     WINDOW = 32, /* rows of others */
+    FEW = 8, /* rows of a tap without keys that has many numbers: */
+    MANY = 1 << 20,
     LARGE = 1 << 22, /* numbers of a picture's tap that is too large to be tried */
     SMALL = 1 << 18, /* numbers of a tap for which threads cost more than they save */
     EXPANDED = 1 << 26, /* numbers of the experts of a layer that may be expanded */
@@ -110,12 +112,34 @@ static int choose_held(struct m3_mistaken *m, int64_t near)
     return 1;
 }
 
+/* Is each row computed from one row of every operand? */
+static int is_row_by_row(const struct m3_mistaken *m)
+{
+    const struct m3_setting *s = m->b->setting;
+    if (!is_of_text(m->item) || m->item->tap == M3_TAP_FUSED) return 0;
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        const struct m3_blame_item *operand = m3_blame_operand(m->b, m->item, i);
+        if (operand && !operand->dumped) return 0;
+    }
+    switch (m3_graph_node(s->model, s->semantics, m->item->tap, m->item->layer)->op) {
+    case M3_OP_ATTEND:
+    case M3_OP_BLOCK_SCORES:
+    case M3_OP_SELECT_BLOCKS: return 0;
+    default: return 1;
+    }
+}
+
 /* Queries of attention see all keys of their own block, so the rows end with a block or with the last row. */
 static void choose_rows(struct m3_mistaken *m, int64_t near)
 {
     const int64_t all = m->item->rows, block = m3_max(1, m->b->setting->model->config.block);
     m->rows = all;
     if (is_of_text(m->item) && choose_held(m, near)) return;
+    if (is_row_by_row(m) && all > FEW && all * m->item->width > MANY) {
+        m->rows = FEW;
+        m->first = m3_max(0, m3_min(near - FEW / 2, all - FEW));
+        return;
+    }
     if (!is_of_text(m->item) || all <= WHOLE || m->item->tap == M3_TAP_FUSED) return;
     const int64_t end = m3_min(all, (m3_max(0, m3_min(near, all - 1)) / block + 1) * block);
     m->first = m3_max(0, end - WINDOW);

@@ -79,7 +79,7 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
 /* Does the case itself give the tap? */
 static int is_given(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
 {
-    return m3_graph_node(s->model, s->semantics, tap, layer)->op == M3_OP_NONE;
+    return m3_graph_node(s->model, s->semantics, tap, layer)->op <= M3_OP_INPUT;
 }
 
 /* Does the dump hold everything that its taps are computed from? Then each can be judged by its own operator. */

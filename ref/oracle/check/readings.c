@@ -1,7 +1,7 @@
 /* Does another reading of the model explain a failure? Public engines follow different ones (SPEC 4).
  *
- * A reading is tried on the first wrong tap alone, from the candidate's own inputs, and where it explains that tap on
- * the whole dump. If there a later tap is wrong, the search goes on from that reading: engines differ in more than one
+ * A reading is tried on the worst row of the first wrong tap, from the candidate's own inputs, and where it explains
+ * that row on the whole dump. If there a later tap is wrong, the search goes on from that reading: engines differ in more than one
  * field. */
 #include <math.h>
 #include <stdio.h>
@@ -31,17 +31,18 @@ struct trying {
 /* Is the first wrong tap judged by what it reads? Then it can be tried alone. */
 static int is_alone(const struct trying *t) { return !t->culprit.judged_by && !t->by_comparison; }
 
-/* What is created in the first wrong tap by a reading; NaN: by it the model has no such tap. *passes: nothing else than
+/* What is created in the worst row of the first wrong tap by a reading; NaN: by it the model has no such tap. *passes: nothing else than
  * rounding. */
 static int try_tap(int *passes, double *created, const struct trying *t, const struct m3_semantics *semantics)
 {
     struct m3_setting setting = *t->plan->setting;
-    const struct m3_blame_options options = {
+    struct m3_blame_options options = {
         .taps = t->culprit.name, .force = 1, .is_alone = 1, .progress = t->plan->progress
     };
     struct m3_error ignored = { 0 };
     struct m3_blame blame;
     setting.semantics = semantics;
+    if (t->culprit.rank > 0) options.first_row = t->culprit.index[0], options.end_row = options.first_row + 1;
     const int status = m3_blame(&blame, &setting, t->candidate, &options, &ignored);
     *passes = status == M3_NOT_COMPARABLE || (!status && blame.failed + blame.suspect + blame.not_comparable == 0);
     *created = !status && blame.count == 1 ? blame.taps[0].created : NAN;
@@ -81,14 +82,27 @@ static int try_all(struct trying *t, const struct m3_semantics *semantics)
 
 /* ---- the size of the noise of jitter, which may be any number */
 
-/* The place of the least value of the parabola through three points a distance d apart. */
-static double lowest(double x, double d, const double y[3])
+/* The place of the least value of the parabola through three points a distance d apart; NaN: it is above `most`. */
+static double lowest(double x, double d, const double y[3], double most)
 {
-    const double bend = y[0] - 2 * y[1] + y[2];
-    return bend > 0 ? x + d * (y[0] - y[2]) / (2 * bend) : NAN;
+    const double bend = y[0] - 2 * y[1] + y[2], slope = (y[2] - y[0]) / 2;
+    if (!(bend > 0) || !(y[1] - slope * slope / (2 * bend) <= most)) return NAN;
+    return x - d * slope / bend;
 }
 
-/* The size by which what is created is least: its square is a parabola, but for what the noise adds to the values. */
+/* Does a tap pass that reads the same noise? The router's logits are made of few numbers, and seldom the culprit. */
+static int router_passes(const struct trying *t)
+{
+    const struct m3_blame *blame = &t->check->blame;
+    if (t->culprit.tap == M3_TAP_ROUTER_LOGITS) return 0;
+    for (int64_t i = 0; i < blame->count; i++)
+        if (blame->taps[i].tap == M3_TAP_ROUTER_LOGITS && blame->taps[i].layer == t->culprit.layer)
+            return blame->taps[i].verdict == M3_VERDICT_PASS;
+    return 0;
+}
+
+/* The size by which what is created is least: its square is a parabola, but for what the noise adds to the values. NaN:
+ * noise of any size leaves more than half of it. */
 static int fit_noise(double *size, const struct trying *t, struct m3_semantics s)
 {
     double middle = 0x1p-10, part = 1;
@@ -101,7 +115,7 @@ static int fit_noise(double *size, const struct trying *t, struct m3_semantics s
             status = try_tap(&passes, &y[i], t, &s);
             y[i] *= y[i];
         }
-        middle = lowest(middle, d, y);
+        middle = lowest(middle, d, y, round == 0 ? y[0] / 4 : INFINITY);
     }
     *size = middle;
     return status;
@@ -119,7 +133,7 @@ static int try_one(struct trying *t, const struct m3_semantics *semantics)
 static int try_noise(struct trying *t, struct m3_semantics semantics)
 {
     double size = NAN;
-    int status = is_alone(t) ? fit_noise(&size, t, semantics) : M3_OK;
+    int status = is_alone(t) && !router_passes(t) ? fit_noise(&size, t, semantics) : M3_OK;
     for (int digits = 1; digits <= 5 && !status && !t->explains && size > 0 && size <= 1; digits++) {
         char text[32];
         snprintf(text, sizeof text, "%.*g", digits, size);

@@ -133,9 +133,10 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
-/* A derivative in place of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit` receives it in pieces. */
+/* A derivative in place of rows [first, end) of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit` receives it in pieces. */
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error);
+                        int64_t first, int64_t end, m3_recompute_instead *derivative, const struct m3_visit *visit,
+                        struct m3_error *error);
 /* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
  * two hypotheses: the one above, of the sum as it was stored, and the next one. */
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,

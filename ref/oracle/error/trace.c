@@ -413,9 +413,10 @@ int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, 
 }
 
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error)
+                        int64_t first, int64_t end, m3_recompute_instead *derivative, const struct m3_visit *visit,
+                        struct m3_error *error)
 {
-    const struct asked asked = { .end = INT64_MAX, .instead = derivative, .visit = visit };
+    const struct asked asked = { .first = first, .end = end, .instead = derivative, .visit = visit };
     return ask(out, trace, tap, layer, asked, error);
 }
 
