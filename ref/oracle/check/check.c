@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/memory_stream.h"
 #include "model/files/origin.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/private/check.h"
@@ -48,10 +49,30 @@ static int blame_beside(void *self, const struct m3_request *request, struct m3_
     return status;
 }
 
-static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, int64_t row_runs,
-                      const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error)
+/* The names of the taps that the dump holds, in memory to be freed. */
+static int list_held(char **held, const struct m3_safetensors *candidate, struct m3_error *error)
+{
+    struct m3_memory_stream memory;
+    enum m3_tap tap;
+    int64_t layer;
+    FILE *out = m3_memory_open(&memory);
+    for (int64_t i = 0; out && i < m3_safetensors_count(candidate); i++) {
+        const char *name = m3_safetensors_at(candidate, i)->name;
+        if (!m3_tap_parse(name, &tap, &layer)) fprintf(out, "%s,", name);
+    }
+    *held = m3_memory_close(&memory);
+    return *held ? M3_OK : m3_fail_memory(error, "the names of the taps", memory.length);
+}
+
+/* Of a truth that is not kept only what the dump holds is needed. */
+static int make_truth(struct m3_check *check, const struct m3_check_plan *plan,
+                      const struct m3_safetensors *candidate, int64_t row_runs, const struct m3_truth_pass *pass,
+                      struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
+    const int keeps = plan->truth || plan->kept || plan->keeps;
+    char *held = NULL;
+    int fits = 0, status = keeps ? M3_OK : list_held(&held, candidate, error);
     const struct m3_envelope_plan truth = {
         .model = s->model,
         .c = s->the_case,
@@ -61,17 +82,18 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
         .threads = s->ctx->threads,
         .row_runs = row_runs,
         .seed = 1,
+        .taps = held,
         .command = "m3ref check",
         .first_layer = s->part.first,
         .end_layer = s->part.end,
         .hidden = s->part.hidden,
         .progress = plan->progress,
     };
-    int fits = 0;
-    const int status = plan->kept ? m3_truth_fits(&fits, plan->kept, &truth, error) : M3_OK;
-    if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, pass, notes, error);
-    check->truth = (struct m3_truth){ .kept = plan->kept, .reused = 1 };
-    return M3_OK;
+    if (!status && plan->kept) status = m3_truth_fits(&fits, plan->kept, &truth, error);
+    if (!status && fits) check->truth = (struct m3_truth){ .kept = plan->kept, .reused = 1 };
+    else if (!status) status = m3_truth_open(&check->truth, &truth, plan->truth, pass, notes, error);
+    free(held);
+    return status;
 }
 
 /* ---- what the dump holds */
@@ -220,7 +242,7 @@ static int compare(struct m3_check *check, const struct m3_check_plan *plan, con
 static int judge_with_truth(struct beside *b, int64_t row_runs, struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_truth_pass pass = { blame_beside, b };
-    int status = make_truth(b->check, b->plan, row_runs, &pass, notes, error);
+    int status = make_truth(b->check, b->plan, b->candidate, row_runs, &pass, notes, error);
     b->options.truth = status ? NULL : m3_truth_file(&b->check->truth);
     return status || b->is_done ? status : blame(b, error);
 }
@@ -239,13 +261,13 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
 {
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
-    const int keeps = plan->truth || plan->kept || plan->keeps, needs_rows = !is_full(plan->setting, candidate);
-    const int64_t row_runs = keeps || needs_rows ? rows_of_truth(plan) : 0;
-    int has_truth = notes && (keeps || plan->compares || needs_rows);
+    const int keeps = plan->truth || plan->kept || plan->keeps;
+    const int64_t row_runs = keeps || !is_full(plan->setting, candidate) ? rows_of_truth(plan) : 0;
+    int has_truth = notes && (keeps || plan->compares);
     int status = has_truth ? judge_with_truth(&b, row_runs, notes, error) : blame(&b, error);
     if (!status && notes && !has_truth && is_left(&check->blame)) {
         check->double_passes++;
-        status = make_truth(check, plan, rows_of_truth(plan), NULL, notes, error);
+        status = make_truth(check, plan, candidate, rows_of_truth(plan), NULL, notes, error);
         has_truth = 1;
     }
     if (!status && has_truth) status = compare(check, plan, candidate, error);
