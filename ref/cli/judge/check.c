@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +20,7 @@
 #include "oracle/check/check.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
+#include "oracle/variants/follow.h"
 
 struct arguments {
     struct m3_cli_candidate_names names;
@@ -243,31 +247,55 @@ static int write_reports(struct arguments *a, const struct m3_check *result, con
     return status;
 }
 
-/* Whether the dump holds the input of the first layer is known before any weight is read. */
+/* What a check will run: known from the names in the dump, before any weight is read. */
+static void plan_passes(struct m3_cli_plan *plan, const struct arguments *a, const struct m3_model *model,
+                        const struct m3_safetensors *dump, const struct m3_profile *profile)
+{
+    enum { LONG = 1 << 20 };    /* a case with rows for every module */
+    const struct m3_case any = { .T = LONG, .pictures = { .P = m3_safetensors_find(dump, "vision.pixels") != NULL } };
+    const struct m3_setting setting = { .model = model, .semantics = &model->config.semantics, .the_case = &any };
+    const int is_full = a->names.map || m3_check_is_full(&setting, dump),
+              has_reports = a->reports.html || a->reports.junit;
+    const int is_coarse = m3_profile_store(profile, "layers.0.out") > 0x1p-24;
+    const struct m3_tensor *output = m3_safetensors_find(dump, "layers.0.out");
+    const int64_t end = plan->end ? plan->end : model->config.layers, T = output && output->rank ? output->shape[0] : 0;
+    int64_t runs = a->row_runs >= 0 ? a->row_runs : m3_honest_runs_of(profile);
+    if (a->row_runs < 0 && is_coarse && !a->truth) runs = m3_follow_runs(profile, dump, model, plan->first, end, T);
+    plan->recomputed = 1;
+    plan->with_bounds = a->truth || has_reports;
+    plan->writes_taps = plan->with_bounds ? 3 : 0;
+    plan->rounded = (plan->first == 0 && a->truth) || !is_full ? (int)runs : 0;
+    plan->f64_passes = 1 + (!is_full && plan->rounded > 0);
+}
+
 static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    char input[64];
+    char input[64], *path = NULL;
     struct m3_safetensors *dump = NULL;
     struct m3_profile *profile = NULL;
+    struct m3_config config = { 0 };
+    struct m3_model *model = NULL;
+    struct m3_error again = { 0 };      /* the config's notes are those of the plan */
     int status = m3_safetensors_open(&dump, a->names.candidate, error);
     if (!status) status = m3_profile_open(&profile, a->names.profile, error);
+    if (!status && asprintf(&path, "%s/config.json", a->names.model) < 0)
+        status = m3_fail_memory(error, a->names.model, 0);
+    if (!status) status = m3_config_read(&config, path, &again, error);
+    if (!status) status = m3_model_without_weights(&model, &config, 0, error);
     snprintf(input, sizeof input, "layers.%" PRId64 ".out", a->names.first_layer - 1);
     if (!status) {
         const int has_input = m3_safetensors_find(dump, input) != NULL;
-        const int64_t first = has_input || a->names.map ? a->names.first_layer : 0;
-        const int64_t runs = first > 0 ? 0 : a->row_runs >= 0 ? a->row_runs : m3_honest_runs_of(profile);
-        const struct m3_cli_plan all = { .model = a->names.model,
-                                         .input = &a->input,
-                                         .first = first,
-                                         .end = a->names.end_layer,
-                                         .rounded = (int)runs,
-                                         .f64_passes = 2 + (runs > 0),
-                                         .with_bounds = 1,
-                                         .recomputed = 1,
-                                         .writes_taps = 3,
-                                         .hashes = 1 };
+        struct m3_cli_plan all = { .model = a->names.model,
+                                   .input = &a->input,
+                                   .first = has_input || a->names.map ? a->names.first_layer : 0,
+                                   .end = a->names.end_layer,
+                                   .hashes = 1 };
+        plan_passes(&all, a, model, dump, profile);
         status = m3_cli_plan(&all, notes, error);
     }
+    m3_error_free(&again);
+    free(path);
+    m3_model_close(model);
     m3_profile_close(profile);
     m3_safetensors_close(dump);
     return status;

@@ -65,9 +65,9 @@ static int list_held(char **held, const struct m3_safetensors *candidate, struct
 }
 
 /* Of a truth that is not kept only what the dump holds is needed. */
-static int make_truth(struct m3_check *check, const struct m3_check_plan *plan,
-                      const struct m3_safetensors *candidate, int64_t row_runs, const struct m3_truth_pass *pass,
-                      struct m3_error *notes, struct m3_error *error)
+static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                      int64_t row_runs, const struct m3_truth_pass *pass, struct m3_error *notes,
+                      struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
     const int keeps = plan->truth || plan->kept || plan->keeps;
@@ -104,8 +104,7 @@ static int is_given(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
     return m3_graph_node(s->model, s->semantics, tap, layer)->op <= M3_OP_INPUT;
 }
 
-/* Does the dump hold everything that its taps are computed from? Then each can be judged by its own operator. */
-static int is_full(const struct m3_setting *s, const struct m3_safetensors *candidate)
+int m3_check_is_full(const struct m3_setting *s, const struct m3_safetensors *candidate)
 {
     enum m3_tap tap, operand;
     int64_t layer, of;
@@ -262,7 +261,7 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
     const int keeps = plan->truth || plan->kept || plan->keeps;
-    const int64_t row_runs = keeps || !is_full(plan->setting, candidate) ? rows_of_truth(plan) : 0;
+    const int64_t row_runs = keeps || !m3_check_is_full(plan->setting, candidate) ? rows_of_truth(plan) : 0;
     int has_truth = notes && (keeps || plan->compares);
     int status = has_truth ? judge_with_truth(&b, row_runs, notes, error) : blame(&b, error);
     if (!status && notes && !has_truth && is_left(&check->blame)) {

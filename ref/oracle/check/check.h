@@ -41,6 +41,10 @@ struct m3_check {
     char sentence[1200];                /* what is wrong, where, how surely, what to look at; or that nothing is */
 };
 
+/* Does the dump hold everything that its taps are computed from? Then each is judged by its own operator, in one pass. The
+ * model may be without weights. */
+int m3_check_is_full(const struct m3_setting *setting, const struct m3_safetensors *candidate);
+
 /* Returns 0 if there is a verdict, whatever it is; otherwise the errors of truth, comparison and blame. Free it in any
  * case. */
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,

@@ -268,8 +268,8 @@ static int fill(int *found, struct collecting *c, struct m3_trace *trace, const 
     struct m3_recomputed by, by_scale = { 0 };
     const int in_pieces = comes_in_pieces(p);
     const int64_t first = q->numbers[0], end = q->numbers[q->rows - 1] + 1;
-    int status = m3_trace_derivative(&by, trace, q->tap, q->layer, first, end, p->derivative, in_pieces ? &to : NULL,
-                                     error);
+    int status =
+        m3_trace_derivative(&by, trace, q->tap, q->layer, first, end, p->derivative, in_pieces ? &to : NULL, error);
     if (!status && p->unit == CAP)      /* the constant is the scale */
         status = m3_trace_derivative(&by_scale, trace, q->tap, q->layer, first, end, m3_by_scale, NULL, error);
     const struct m3_recomputed *shape = p->unit == CAP ? &by_scale : &by;
