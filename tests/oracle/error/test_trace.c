@@ -232,10 +232,20 @@ static void lacks(const char *name, const char *want)
     m3_trace_free(trace);
 }
 
+/* Nothing asks for the tap any more. */
+static void pass_by(const char *name)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    ck_assert_int_eq(m3_tap_parse(name, &tap, &layer), 0);
+    m3_trace_pass(trace, tap, layer);
+}
+
 /* Goal:  a trace holds what may still be read, and no more.
  * Given: the taps up to the first of layer 3, with and without some of layer 2; those up to the first of a module.
  * Claim: of layer 2 `out` is left, and where that is missing what it is made of; for modules `embed` and `final_norm`;
- *        nothing is made in a layer of which nothing is known; a tap that the call does not make is refused.
+ *        nothing is made in a layer of which nothing is known; a tap that the call does not make is refused; of taps that
+ *        are passed what they were the last to read is dropped, and not what a tap may read that was not put.
  * Seen to fail with what a hole is made of forgotten, with nothing forgotten. */
 START_TEST(forgets)
 {
@@ -245,6 +255,14 @@ START_TEST(forgets)
     ck_assert(!is_known("layers.2.mlp") && !is_known("layers.2.mid") && !is_known("layers.1.out"));
     ck_assert(!is_known("fused") && !is_known("embed"));
     ck_assert_int_eq(m3_trace_put(trace, M3_TAP_VISION_OUT, 0, &p.values[0], &p.error), M3_INTERNAL);
+    m3_trace_free(trace);
+
+    put_up_to("layers.3.k_norm", "layers.3.v_proj");
+    ck_assert(is_known("layers.3.attn_norm") && is_known("layers.3.q_proj") && is_known("layers.3.k_proj"));
+    pass_by("layers.3.q_norm");
+    pass_by("layers.3.k_norm");
+    ck_assert(!is_known("layers.3.q_proj") && !is_known("layers.3.k_proj") && is_known("layers.3.attn_norm"));
+    ck_assert(is_known("layers.3.q_norm") && is_known("layers.3.k_norm"));
     m3_trace_free(trace);
 
     put_up_to("layers.3.attn_norm", "layers.2.out,layers.2.mlp");
