@@ -45,7 +45,8 @@ static void drop_read(struct m3_blaming *b)
 
 static int take_next(struct m3_blaming *b)
 {
-    struct m3_blame_item *item = &b->items[b->next++];
+    struct m3_blame_item *item = &b->items[b->next];
+    m3_tell(&b->options->progress, "tap", b->next++, b->count);
     int status = item->needed ? m3_blame_take(b, item) : M3_OK;
     if (!status && item->blamed) m3_blame_count_together(b, item);
     drop_read(b);
@@ -115,8 +116,8 @@ static int run(struct m3_blaming *b)
         request.semantics = s->semantics;
         request.linear = s->ctx->linear;
         request.threads = s->ctx->threads;
-        request.progress = b->options->progress;
     }
+    request.progress = (struct m3_progress){ 0 }; /* what has been judged is told */
     const struct m3_sink sink = {
         .self = b, .wants = wants, .write = write_rows, .takes_whole = b->beside && b->beside->takes_whole
     };
@@ -153,7 +154,6 @@ int m3_blame_all(struct m3_blaming *b)
     }
     if (b->options->request || (any && !b->options->truth)) status = run(b);
     while (!status && b->next < b->count) {
-        m3_tell(&b->options->progress, "tap", b->next, b->count);
         if (b->options->truth) status = read_kept(b, &b->items[b->next]);
         if (!status) status = take_next(b);
     }

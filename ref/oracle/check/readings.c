@@ -65,8 +65,7 @@ static int try_all(struct trying *t, const struct m3_semantics *semantics)
     plan.truth = NULL;
     plan.kept = NULL;
     plan.keeps = plan.compares = 0;
-    const int status =
-        m3_check_judge(&other, &plan, t->candidate, &options, t->check->by_comparison > 0 ? &notes : NULL, t->error);
+    const int status = m3_check_judge(&other, &plan, t->candidate, &options, &notes, t->error);
     if (!status && other.blame.not_comparable == 0 && other.blame.extra <= t->check->blame.extra) {
         const struct m3_blamed *culprit = other.blame.culprit, *best = t->later.name[0] ? &t->later : &t->culprit;
         t->explains = other.verdict == M3_VERDICT_PASS && other.judged >= t->check->judged;
