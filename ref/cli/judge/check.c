@@ -66,10 +66,11 @@ static const char about[] =
     "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
     "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
     "\n"
-    "The strict verdict on a dump, in one command. check runs the case in double with error bounds (the truth), and\n"
-    "compares the dump with the truth. It recomputes every operator from the dump's own inputs. If something is\n"
-    "wrong, it looks for a cause: a known mistake, or another reading of the model. The last line says in plain\n"
-    "words what is wrong, where, by how much, and what to look at. Or it says that nothing is wrong.\n"
+    "The strict verdict on a dump, in one command. check runs the case in double (the truth), and meanwhile\n"
+    "recomputes every operator from the dump's own inputs. A tap that cannot be recomputed is compared with the\n"
+    "truth. If something is wrong, check looks for a cause: a known mistake, or another reading of the model. The\n"
+    "last line says in plain words what is wrong, where, by how much, and what to look at. Or it says that nothing\n"
+    "is wrong.\n"
     "\n";
 
 static const char end[] =

@@ -52,86 +52,53 @@ double m3_resolution_of(const double *got, int64_t n)
     return fmax(grain, largest * 0x1p-24);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The share-quantile of n numbers, with linear interpolation; sorts a copy in `room`. */
-double m3_quantile(const double *numbers, int64_t n, double share, double *room)
-{
-    const double at = share * (double)(n - 1);
-    const int64_t low = (int64_t)at;
-    memcpy(room, numbers, (size_t)n * sizeof *room);
-    qsort(room, (size_t)n, sizeof *room, by_size);
-    if (low + 1 >= n) return room[n - 1];
-    return room[low] + (at - (double)low) * (room[low + 1] - room[low]);
-}
-
 /* ---- all distances of an answer: of each run, then of the server */
 
 struct distances {
     const struct m3_weighing *w;
-    int64_t runs, n;            /* places with entries */
-    int64_t *places;            /* [n] of the question */
-    double *nearest, *error;    /* [runs + 1, n] */
-    double *room, *each;        /* [n + runs] */
+    int64_t *places;            /* [of.n] of the question: those with entries */
+    struct m3_distances of;
 };
 
 static void distances_free(struct distances *d)
 {
     free(d->places);
-    free(d->nearest);
-    free(d->error);
-    free(d->room);
-    free(d->each);
+    m3_distances_free(&d->of);
 }
 
 static int distances_new(struct distances *d, const struct m3_weighing *w, struct m3_error *error)
 {
     const struct m3_question *q = w->question;
-    const size_t all = (size_t)(w->run_count + 1) * (size_t)q->count + 1;
-    *d = (struct distances){ .w = w, .runs = w->run_count };
-    d->places = malloc((size_t)q->count * sizeof *d->places + 1);
-    d->nearest = malloc(all * sizeof *d->nearest);
-    d->error = malloc(all * sizeof *d->error);
-    d->room = malloc((size_t)(q->count + w->run_count) * sizeof *d->room + 1);
-    d->each = malloc((size_t)(q->count + w->run_count) * sizeof *d->each + 1);
-    if (!d->places || !d->nearest || !d->error || !d->room || !d->each)
-        return m3_fail_memory(error, "distances", all * sizeof *d->nearest);
+    int64_t n = 0;
+    *d = (struct distances){ .w = w, .places = malloc((size_t)q->count * sizeof *d->places + 1) };
+    if (!d->places) return m3_fail_memory(error, "distances", (size_t)q->count * sizeof *d->places);
     for (int64_t i = 0; i < q->count; i++)
-        if (q->asked[i].count > 0) d->places[d->n++] = i;
-    return M3_OK;
+        if (q->asked[i].count > 0) d->places[n++] = i;
+    return m3_distances_new(&d->of, w->run_count, n, "distances", error);
 }
 
 /* The nearest other run of each run; the truth is honest too, and may be the nearest of the server's. */
 static void measure(struct distances *d)
 {
     const struct m3_weighing *w = d->w;
-    const int64_t runs = d->runs + 1;
-#pragma omp parallel for num_threads(m3_team_of(omp_get_max_threads(), d->n * runs * runs * 64))
-    for (int64_t k = 0; k < d->n; k++) {
+    const int64_t runs = d->of.runs + 1;
+#pragma omp parallel for num_threads(m3_team_of(omp_get_max_threads(), d->of.n * runs * runs * 64))
+    for (int64_t k = 0; k < d->of.n; k++) {
         const int64_t i = d->places[k];
-        for (int64_t a = 0; a <= d->runs; a++) {
-            const double *mine = a < d->runs ? w->runs[a].logprobs : w->got;
-            double *near = &d->nearest[a * d->n + k];
-            d->error[a * d->n + k] = distance(w, i, mine, w->truth.logprobs);
-            *near = a == d->runs ? d->error[a * d->n + k] : INFINITY;
-            for (int64_t b = 0; b < d->runs; b++)
+        for (int64_t a = 0; a <= d->of.runs; a++) {
+            const double *mine = a < d->of.runs ? w->runs[a].logprobs : w->got;
+            double *near = &d->of.nearest[a * d->of.n + k];
+            d->of.error[a * d->of.n + k] = distance(w, i, mine, w->truth.logprobs);
+            *near = a == d->of.runs ? d->of.error[a * d->of.n + k] : INFINITY;
+            for (int64_t b = 0; b < d->of.runs; b++)
                 if (b != a) *near = fmin(*near, distance(w, i, mine, w->runs[b].logprobs));
         }
     }
 }
 
-/* The largest of the runs, and the server's own quotient to it. */
 static double beyond(double *own, double *largest, const struct distances *d, const double *of, double share)
 {
-    *largest = 0;
-    for (int64_t a = 0; a < d->runs; a++) *largest = fmax(*largest, m3_quantile(of + a * d->n, d->n, share, d->room));
-    *own = m3_quantile(of + d->runs * d->n, d->n, share, d->room);
-    const double rest = *own - d->w->resolution;
-    return rest <= 0 ? 0 : rest / *largest;
+    return m3_distances_beyond(own, largest, &d->of, of, 0, share, d->w->resolution);
 }
 
 int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3_told *told, int is_fine,
@@ -140,15 +107,15 @@ int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3
     struct distances d;
     const int status = distances_new(&d, w, error);
     *worst = NAN;
-    if (!status && d.n > 0) {
-        for (int64_t a = 0; a <= d.runs; a++)
-            for (int64_t k = 0; k < d.n; k++)
-                d.error[a * d.n + k] = distance(w, d.places[k], a < d.runs ? w->runs[a].logprobs : w->got,
-                                                a < d.runs ? w->truth.logprobs : told->logprobs);
+    if (!status && d.of.n > 0) {
+        for (int64_t a = 0; a <= d.of.runs; a++)
+            for (int64_t k = 0; k < d.of.n; k++)
+                d.of.error[a * d.of.n + k] = distance(w, d.places[k], a < d.of.runs ? w->runs[a].logprobs : w->got,
+                                                      a < d.of.runs ? w->truth.logprobs : told->logprobs);
         *worst = 0;
         for (int i = 0; i < M3_SERVER_SHARES - !is_fine; i++) {
             double own, largest;
-            *worst = fmax(*worst, beyond(&own, &largest, &d, d.error, shares[i]));
+            *worst = fmax(*worst, beyond(&own, &largest, &d, d.of.error, shares[i]));
         }
     }
     distances_free(&d);
@@ -161,41 +128,27 @@ int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3
 static double blank_of(const struct distances *d)
 {
     const struct m3_told *truth = &d->w->truth;
-    if (d->n < 2 || !truth->other) return NAN;
-    for (int64_t k = 0; k < d->n; k++) d->each[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
-    return m3_quantile(d->each, d->n, 0.25, d->room);
-}
-
-/* The median of the runs' quantiles. */
-static double usual_nearest(const struct distances *d)
-{
-    for (int64_t a = 0; a < d->runs; a++)
-        d->each[a] = m3_quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
-    return m3_quantile(d->each, d->runs, 0.5, d->room);
-}
-
-/* The error that nine of ten positions stay below in all honest runs. */
-static double usual_error(const struct distances *d)
-{
-    for (int64_t k = 0; k < d->n; k++) d->each[k] = 0;
-    for (int64_t i = 0; i < d->runs * d->n; i++) d->each[i % d->n] = fmax(d->each[i % d->n], d->error[i]);
-    return m3_quantile(d->each, d->n, 0.9, d->room);
+    if (d->of.n < 2 || !truth->other) return NAN;
+    for (int64_t k = 0; k < d->of.n; k++) d->of.each[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
+    return m3_quantile(d->of.each, d->of.n, 0.25, d->of.room);
 }
 
 static void weigh_distances(struct m3_server *r, const struct distances *d)
 {
-    const int few = d->n < FEW;
+    const int few = d->of.n < FEW;
     double q[M3_SERVER_SHARES], error;
     for (int i = 0; i < M3_SERVER_SHARES; i++)
-        q[i] = beyond(&r->nearest[i], &r->nearest_largest[i], d, d->nearest, shares[i]);
-    error = beyond(&r->error, &r->error_largest, d, d->error, shares[MIDDLE]);
+        q[i] = beyond(&r->nearest[i], &r->nearest_largest[i], d, d->of.nearest, shares[i]);
+    error = beyond(&r->error, &r->error_largest, d, d->of.error, shares[MIDDLE]);
     r->by = share_names[MIDDLE];
     r->quotient = q[MIDDLE];
     for (int i = 0; i < M3_SERVER_SHARES - !r->is_fine; i++)
         if (!(q[i] <= r->quotient)) r->quotient = q[i], r->by = share_names[i];
-    const int fails = few ? error > fails_above && r->error > fails_above * usual_error(d)
-                          : q[MIDDLE] > fails_above || error > fails_above;
-    const double blank = blank_of(d), usual = fails_above * usual_nearest(d);
+    const int fails =
+        few ? error > fails_above &&
+                  r->error > fails_above * m3_usual_error(d->of.error, d->of.runs, d->of.n, d->of.each, d->of.room)
+            : q[MIDDLE] > fails_above || error > fails_above;
+    const double blank = blank_of(d), usual = fails_above * m3_distances_usual_nearest(&d->of, shares[MIDDLE]);
     const int one = !(q[FARTHEST] <= one_suspect_above) && !(r->nearest[FARTHEST] < blank);
     const int suspect = one || !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
     if (one && !(q[FARTHEST] <= r->quotient)) r->quotient = q[FARTHEST], r->by = share_names[FARTHEST];
@@ -212,9 +165,9 @@ static void weigh_place(struct m3_server *r, const struct distances *d, int64_t 
     const struct m3_asked *asked = &d->w->question->asked[d->places[k]];
     struct m3_server_place *p = &r->places[d->places[k]];
     double farthest_entry = -1;
-    p->nearest = d->nearest[d->runs * d->n + k];
+    p->nearest = d->of.nearest[d->of.runs * d->of.n + k];
     p->honest = 0;
-    for (int64_t a = 0; a < d->runs; a++) p->honest = fmax(p->honest, d->nearest[a * d->n + k]);
+    for (int64_t a = 0; a < d->of.runs; a++) p->honest = fmax(p->honest, d->of.nearest[a * d->of.n + k]);
     for (int64_t e = asked->first; e < asked->first + asked->count; e++) {
         const double off = rms_between(&d->w->got[e], &d->w->truth.logprobs[e], 1);
         if (off <= farthest_entry) continue;
@@ -294,14 +247,14 @@ int m3_weigh(struct m3_server *r, const struct m3_weighing *w, struct m3_error *
 {
     struct distances d;
     int status = distances_new(&d, w, error);
-    if (!status && d.n > 0) {
+    if (!status && d.of.n > 0) {
         measure(&d);
         weigh_distances(r, &d);
-        for (int64_t k = 0; k < d.n; k++) weigh_place(r, &d, k);
+        for (int64_t k = 0; k < d.of.n; k++) weigh_place(r, &d, k);
         weigh_ranks(r, w);
     }
-    if (!status) status = m3_weigh_tokens(r, w, d.room, error);
-    if (!status) settle(r, d.n > 0);
+    if (!status) status = m3_weigh_tokens(r, w, error);
+    if (!status) settle(r, d.of.n > 0);
     distances_free(&d);
     return status;
 }

@@ -24,16 +24,16 @@ static int is_asked(const struct side *s, int64_t i)
 }
 
 /* The most that an honest run differs from the truth at the place, and what nine of ten places stay below. */
-static int find_margins(struct side *s, double *room, struct m3_error *error)
+static int find_margins(struct side *s, struct m3_error *error)
 {
     const int64_t n = s->w->question->count;
     const double *of_truth = deficits(s, &s->w->truth);
-    s->margins = calloc((size_t)n + 1, sizeof *s->margins);
+    s->margins = calloc(2 * (size_t)n + 1, sizeof *s->margins);
     if (!s->margins) return m3_fail_memory(error, "margins", (size_t)n * sizeof *s->margins);
     for (int64_t a = 0; a < s->w->run_count; a++)
         for (int64_t i = 0; i < n; i++)
             s->margins[i] = fmax(s->margins[i], fabs(deficits(s, &s->w->runs[a])[i] - of_truth[i]));
-    const double usual = n > 0 ? m3_quantile(s->margins, n, 0.9, room) : 0;
+    const double usual = n > 0 ? m3_quantile(s->margins, n, 0.9, s->margins + n) : 0;
     for (int64_t i = 0; i < n; i++) s->margins[i] = M3_SERVER_FAILS * fmax(s->margins[i], usual);
     return M3_OK;
 }
@@ -110,12 +110,12 @@ static void weigh_likelihood(struct m3_server *r, const struct side *s)
     if (s->w->question->sampling.temperature > 0 && variance > 0) r->z = surprise / sqrt(variance);
 }
 
-int m3_weigh_tokens(struct m3_server *r, const struct m3_weighing *w, double *room, struct m3_error *error)
+int m3_weigh_tokens(struct m3_server *r, const struct m3_weighing *w, struct m3_error *error)
 {
     struct side lists = { .w = w, .of_lists = 1 }, tokens = { .w = w };
     int64_t without = 0;
-    int status = find_margins(&lists, room, error);
-    if (!status) status = find_margins(&tokens, room, error);
+    int status = find_margins(&lists, error);
+    if (!status) status = find_margins(&tokens, error);
     if (!status) {
         r->by_lists = weigh(r, &lists, &without);
         r->by_tokens = weigh(r, &tokens, &r->forbidden);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "oracle/judge/rows/distances.h"
 
 const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
 
@@ -42,24 +43,8 @@ struct judging {
     int64_t runs, width, columns, step;
     int64_t rows, later;                /* rows compared; the first of their last quarter */
     struct m3_row_pair *pairs;          /* [rows] */
-    double *error, *nearest;            /* [runs + 1, rows]: of each run, then of the candidate */
-    double *room, *usual;               /* [rows]; [the more of runs and rows of the statistic] */
+    struct m3_distances d;              /* of the runs and of the candidate, at these rows */
 };
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The share-quantile of n sorted numbers, with linear interpolation. */
-static double quantile(const double *sorted, int64_t n, double share)
-{
-    const double at = share * (double)(n - 1);
-    const int64_t low = (int64_t)at;
-    if (low + 1 >= n) return sorted[n - 1];
-    return sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]);
-}
 
 static const struct m3_tensor *field_of(const struct m3_safetensors *file, const char *tap, enum m3_row_field field)
 {
@@ -95,16 +80,13 @@ static int collect(struct judging *j, const struct m3_matched *m, struct m3_erro
     struct m3_row_walk walk;
     struct m3_row_pair pair;
     if (m3_row_walk_begin(&walk, m) != NULL) return M3_OK;
-    const size_t room = (size_t)m3_row_walk_count(walk) + 1, all = (size_t)(j->runs + 1) * room;
+    const size_t room = (size_t)m3_row_walk_count(walk) + 1;
     j->pairs = malloc(room * sizeof *j->pairs);
-    j->error = malloc(all * sizeof *j->error);
-    j->nearest = malloc(all * sizeof *j->nearest);
-    if (j->pairs == NULL || j->error == NULL || j->nearest == NULL)
-        return m3_fail_memory(error, m->want->name, all * sizeof *j->error);
+    if (j->pairs == NULL) return m3_fail_memory(error, m->want->name, room * sizeof *j->pairs);
     while (m3_row_walk_next(&walk, &pair))
         if (pair.number < j->field[M3_ROW_SIZE]->shape[0]) j->pairs[j->rows++] = pair;
     j->later = j->rows - j->rows / 4;
-    return M3_OK;
+    return m3_distances_new(&j->d, j->runs, j->rows, m->want->name, error);
 }
 
 static double difference(const struct judging *j, const struct m3_row_pair *pair, int64_t i)
@@ -135,9 +117,9 @@ static void measure_errors(const struct judging *j, int64_t r)
         const double d = difference(j, pair, i);
         squares += d * d;
     }
-    j->error[j->runs * j->rows + r] = m3_row_share(sqrt(squares), m3_decode(sizes->dtype, sizes->data, pair->number));
+    j->d.error[j->runs * j->rows + r] = m3_row_share(sqrt(squares), m3_decode(sizes->dtype, sizes->data, pair->number));
     for (int64_t i = 0; i < j->runs; i++)
-        j->error[i * j->rows + r] = m3_decode(errors->dtype, errors->data, i * errors->shape[1] + pair->number);
+        j->d.error[i * j->rows + r] = m3_decode(errors->dtype, errors->data, i * errors->shape[1] + pair->number);
 }
 
 static double square_between(const float *a, const float *b, int64_t n)
@@ -165,37 +147,27 @@ static void measure_nearest(const struct judging *j, int64_t r, float *all)
             all[i * j->columns + k] =
                 (float)m3_decode(runs->dtype, runs->data, (i * runs->shape[1] + pair->number) * j->columns + k);
     for (int64_t k = 0; k < j->columns; k++) all[j->runs * j->columns + k] = (float)difference(j, pair, k * j->step);
-    for (int64_t i = 0; i <= j->runs; i++) j->nearest[i * j->rows + r] = INFINITY;
+    for (int64_t i = 0; i <= j->runs; i++) j->d.nearest[i * j->rows + r] = INFINITY;
     for (int64_t i = 0; i <= j->runs; i++)
         for (int64_t k = 0; k < i; k++) {
             const double d =
                 m3_row_share(sqrt(square_between(all + i * j->columns, all + k * j->columns, j->columns)), size);
-            double *mine = &j->nearest[i * j->rows + r], *its = &j->nearest[k * j->rows + r];
+            double *mine = &j->d.nearest[i * j->rows + r], *its = &j->d.nearest[k * j->rows + r];
             if (!(*mine <= d)) *mine = d;
             if (i < j->runs && !(*its <= d)) *its = d;
         }
     /* The truth is honest too: a program that skips roundings which all runs share is nearer to it than to them. */
-    double squares = 0, *own = &j->nearest[j->runs * j->rows + r];
+    double squares = 0, *own = &j->d.nearest[j->runs * j->rows + r];
     for (int64_t k = 0; k < j->columns; k++)
         squares += (double)all[j->runs * j->columns + k] * (double)all[j->runs * j->columns + k];
     const double error = m3_row_share(sqrt(squares), size);
     if (error < *own) *own = error;
 }
 
-/* How far the candidate's quantile is beyond the largest of the runs: the quotient. Sorts in place from `first` on. */
 static double beyond(double *own, double *largest, const struct judging *j, const double *of, int64_t first,
                      double share)
 {
-    const int64_t n = j->rows - first;
-    *own = *largest = 0;
-    for (int64_t i = 0; i <= j->runs; i++) {
-        memcpy(j->room, of + i * j->rows + first, (size_t)n * sizeof *j->room);
-        qsort(j->room, (size_t)n, sizeof *j->room, by_size);
-        const double q = quantile(j->room, n, share);
-        if (i == j->runs) *own = q;
-        else if (!(q <= *largest)) *largest = q;
-    }
-    return m3_row_share(*own, *largest);
+    return m3_distances_beyond(own, largest, &j->d, of, first, share, 0);
 }
 
 /* The worst of the quotients by which a tap can be suspect. */
@@ -203,44 +175,35 @@ static double worst_of(const struct judging *j)
 {
     double own, largest, worst = 0;
     for (int i = 0; i < SHARES; i++) {
-        worst = fmax(worst, beyond(&own, &largest, j, j->error, 0, shares_of_error[i]));
+        worst = fmax(worst, beyond(&own, &largest, j, j->d.error, 0, shares_of_error[i]));
         if (j->field[M3_ROW_RUNS] == NULL) continue;
-        worst = fmax(worst, beyond(&own, &largest, j, j->nearest, 0, shares_of_nearest[i]));
+        worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, 0, shares_of_nearest[i]));
         if (i < 2 && j->rows - j->later >= 8)
-            worst = fmax(worst, beyond(&own, &largest, j, j->nearest, j->later, shares_of_nearest[i]));
+            worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, j->later, shares_of_nearest[i]));
     }
     return worst;
 }
 
-/* The error that nine of ten rows of the tap stay below in all honest runs. Some row may be the first to choose
- * another expert: a few rows are no proof below that. */
-static double usual_error(const struct judging *j)
+/* Over all rows of the statistic: some row may be the first to choose another expert, and a few rows are no proof below
+ * that. */
+static int usual_error(double *usual, const struct judging *j, struct m3_error *error)
 {
     const struct m3_tensor *errors = j->field[M3_ROW_ERROR];
-    const int64_t rows = errors->shape[1];
-    for (int64_t r = 0; r < rows; r++) j->usual[r] = 0;
-    for (int64_t i = 0; i < j->runs * rows; i++)
-        j->usual[i % rows] = fmax(j->usual[i % rows], m3_decode(errors->dtype, errors->data, i));
-    qsort(j->usual, (size_t)rows, sizeof *j->usual, by_size);
-    return quantile(j->usual, rows, 0.9);
-}
-
-/* The distance of a usual honest run to the nearest other: the median of the runs. */
-static double usual_nearest(const struct judging *j)
-{
-    for (int64_t i = 0; i < j->runs; i++) {
-        memcpy(j->room, j->nearest + i * j->rows, (size_t)j->rows * sizeof *j->room);
-        qsort(j->room, (size_t)j->rows, sizeof *j->room, by_size);
-        j->usual[i] = quantile(j->room, j->rows, shares_of_nearest[0]);
-    }
-    qsort(j->usual, (size_t)j->runs, sizeof *j->usual, by_size);
-    return quantile(j->usual, j->runs, 0.5);
+    const int64_t rows = errors->shape[1], n = j->runs * rows;
+    double *all = malloc((size_t)(n + 2 * rows) * sizeof *all + 1);
+    if (all == NULL) return m3_fail_memory(error, errors->name, (size_t)(n + 2 * rows) * sizeof *all);
+    for (int64_t i = 0; i < n; i++) all[i] = m3_decode(errors->dtype, errors->data, i);
+    *usual = m3_usual_error(all, j->runs, rows, all + n, all + n + rows);
+    free(all);
+    return M3_OK;
 }
 
 /* For a tap in which some honest run is as far off as zeros would be: near one of them is a pass all the same. */
 static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
 {
-    const double usual = fails_above * (j->field[M3_ROW_RUNS] != NULL ? usual_nearest(j) : INFINITY);
+    const double usual =
+        fails_above *
+        (j->field[M3_ROW_RUNS] != NULL ? m3_distances_usual_nearest(&j->d, shares_of_nearest[0]) : INFINITY);
     if (usual < 1) {
         out->verdict = out->nearest <= usual ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT;
         return;
@@ -249,19 +212,22 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
-static void weigh(struct m3_row_verdict *out, const struct judging *j)
+static int weigh(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
 {
     const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
-    double fails = beyond(&out->error, &out->error_largest, j, j->error, 0, shares_of_error[0]);
+    double fails = beyond(&out->error, &out->error_largest, j, j->d.error, 0, shares_of_error[0]);
     double near = 0;
-    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, shares_of_nearest[0]);
-    if (few) fails = m3_row_share(out->error, fmax(out->error_largest, usual_error(j)));
-    else fails = fmax(fails, near);
+    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->d.nearest, 0, shares_of_nearest[0]);
+    double usual = 0;
+    const int status = few ? usual_error(&usual, j, error) : M3_OK;
+    if (status != M3_OK) return status;
+    fails = few ? m3_row_share(out->error, fmax(out->error_largest, usual)) : fmax(fails, near);
     const double worst = worst_of(j), limit = few ? fails_above : suspect_above;
     out->share = fails / fails_above;
     out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= limit) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
     if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j);
+    return M3_OK;
 }
 
 static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
@@ -283,12 +249,7 @@ static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_erro
         }
         free(all);
     }
-    const int64_t known = j->field[M3_ROW_ERROR]->shape[1];
-    j->room = malloc((size_t)j->rows * sizeof *j->room);
-    j->usual = malloc((size_t)(known > j->runs ? known : j->runs) * sizeof *j->usual);
-    if (failed || j->room == NULL || j->usual == NULL) return m3_fail_memory(error, j->want->name, bytes);
-    weigh(out, j);
-    return M3_OK;
+    return failed ? m3_fail_memory(error, j->want->name, bytes) : weigh(out, j, error);
 }
 
 int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file, const struct m3_matched *matched,
@@ -314,9 +275,6 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
         status = measure(out, &j, error);
     }
     free(j.pairs);
-    free(j.error);
-    free(j.nearest);
-    free(j.room);
-    free(j.usual);
+    m3_distances_free(&j.d);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef M3_ORACLE_SERVER_PRIVATE_JUDGE_H
 #define M3_ORACLE_SERVER_PRIVATE_JUDGE_H
 
+#include "oracle/judge/rows/distances.h"
 #include "oracle/server/private/runs.h"
 #include "oracle/variants/mistakes.h"
 
@@ -30,11 +31,8 @@ int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3
 int m3_weigh_toward(double *z, double *share, const struct m3_weighing *w, const struct m3_told *wrong,
                     struct m3_error *error);
 
-/* tokens.c: generated tokens and lists that the logits do not allow. `room`: a number for each place. */
-int m3_weigh_tokens(struct m3_server *result, const struct m3_weighing *w, double *room, struct m3_error *error);
-
-/* The share-quantile of n numbers, with linear interpolation; sorts a copy in `room`. */
-double m3_quantile(const double *numbers, int64_t n, double share, double *room);
+/* tokens.c: generated tokens and lists that the logits do not allow. */
+int m3_weigh_tokens(struct m3_server *result, const struct m3_weighing *w, struct m3_error *error);
 
 /* Half the last printed digit of the numbers, or the spacing of float at the largest, whichever is greater. */
 double m3_resolution_of(const double *got, int64_t n);
