@@ -246,13 +246,14 @@ static int judge_with_truth(struct beside *b, int64_t row_runs, struct m3_error 
     return status || b->is_done ? status : blame(b, error);
 }
 
-/* Is there a tap that nothing could judge, while nothing is wrong? */
-static int is_left(const struct m3_blame *blame)
+/* Is there a tap that nothing could judge? In a full dump that is wrong it reads numbers that are none: there the cause
+ * has been judged. So has a reading by which something is wrong. */
+static int is_left(const struct m3_blame *blame, int is_full, const struct m3_blame_options *options)
 {
     int left = 0;
     for (int64_t i = 0; i < blame->count; i++)
         left |= blame->taps[i].verdict == M3_VERDICT_NOT_JUDGED && !blame->taps[i].is_blind;
-    return left && blame->failed == 0;
+    return left && (blame->failed == 0 || (!is_full && !options->is_alone));
 }
 
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
@@ -261,10 +262,11 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
     const int keeps = plan->truth || plan->kept || plan->keeps;
-    const int64_t row_runs = keeps || !m3_check_is_full(plan->setting, candidate) ? rows_of_truth(plan) : 0;
+    const int is_full = m3_check_is_full(plan->setting, candidate);
+    const int64_t row_runs = keeps || !is_full ? rows_of_truth(plan) : 0;
     int has_truth = notes && (keeps || plan->compares);
     int status = has_truth ? judge_with_truth(&b, row_runs, notes, error) : blame(&b, error);
-    if (!status && notes && !has_truth && is_left(&check->blame)) {
+    if (!status && notes && !has_truth && is_left(&check->blame, is_full, options)) {
         check->double_passes++;
         status = make_truth(check, plan, candidate, rows_of_truth(plan), NULL, notes, error);
         has_truth = 1;
