@@ -105,10 +105,10 @@ struct m3_blame_options {
     int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };
 
-/* Runs the case once in the double engine, to compute what is inherited; taps are judged meanwhile, layer by layer. Returns 0 if taps were judged or could not
- * be, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another model or case without
- * `force`; M3_BAD_INPUT: not a dump; M3_INTERNAL.
- * The result points into `candidate`; free it in any case. */
+/* Runs the case once in the double engine, to compute what is inherited; taps are judged meanwhile, layer by layer.
+ * Returns 0 if taps were judged or could not be, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing
+ * matched, or another model or case without `force`; M3_BAD_INPUT: not a dump; M3_INTERNAL; M3_IO from what else receives
+ * the taps. The result points into `candidate`; free it in any case. */
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);

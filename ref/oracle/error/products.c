@@ -141,6 +141,8 @@ static void add_range(const struct m3_piece *piece, const struct packing *a, con
     const struct m3_weight *w = weight ? p->second : p->w;
     const struct m3_kernels *engine = m3_engine_f64()->inner_loops();
     const struct m3_error_kernels *kernels = m3_error_kernels();
+    const size_t all = (size_t)((p->count + p->walks) * PANEL * piece->stride) * sizeof(double);
+    if (p->ranges[r][0] >= p->ranges[r][1]) memset(sum_at(piece, weight, r, 0), 0, all); /* a rank without columns */
     for (int64_t k0 = p->ranges[r][0], k; k0 < p->ranges[r][1]; k0 += k) {
         k = m3_min(DEPTH, p->ranges[r][1] - k0);
         for (int64_t l = 0; l < piece->lanes; l += STEP) {

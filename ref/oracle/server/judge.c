@@ -133,6 +133,11 @@ static double blank_of(const struct distances *d)
     return m3_quantile(d->of.each, d->of.n, 0.25, d->of.room);
 }
 
+static double usual_error(const struct distances *d)
+{
+    return m3_usual_error(d->of.error, d->of.runs, d->of.n, d->of.each, d->of.room);
+}
+
 static void weigh_distances(struct m3_server *r, const struct distances *d)
 {
     const int few = d->of.n < FEW;
@@ -144,10 +149,8 @@ static void weigh_distances(struct m3_server *r, const struct distances *d)
     r->quotient = q[MIDDLE];
     for (int i = 0; i < M3_SERVER_SHARES - !r->is_fine; i++)
         if (!(q[i] <= r->quotient)) r->quotient = q[i], r->by = share_names[i];
-    const int fails =
-        few ? error > fails_above &&
-                  r->error > fails_above * m3_usual_error(d->of.error, d->of.runs, d->of.n, d->of.each, d->of.room)
-            : q[MIDDLE] > fails_above || error > fails_above;
+    const int fails = few ? !(error <= fails_above) && !(r->error <= fails_above * usual_error(d))
+                          : !(q[MIDDLE] <= fails_above) || !(error <= fails_above);
     const double blank = blank_of(d), usual = fails_above * m3_distances_usual_nearest(&d->of, shares[MIDDLE]);
     const int one = !(q[FARTHEST] <= one_suspect_above) && !(r->nearest[FARTHEST] < blank);
     const int suspect = one || !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));

@@ -5,6 +5,8 @@
 #include "stored_twin.h"
 #include "walk_twin.h"
 
+#include "oracle/partials/reduce.h"
+
 struct linear_in {
     const double *x, *bias;
     const struct m3_weight *w;
@@ -298,6 +300,46 @@ START_TEST(defects)
 }
 END_TEST
 
+/* Goal:  ranks without columns add nothing, whatever the memory held before.
+ * Given: 10 columns cut for 8 ranks, and for 16; scratch memory full of 1e30.
+ * Claim: the middle of the results is the sum within the roundings of its parts, and so are the errors.
+ * Seen to fail with sums of empty ranges that are not cleared. */
+START_TEST(ranks_without_columns)
+{
+    enum { T = 3, ROWS = 5, COLS = 10, DIRTY = 1 << 18 };
+    uint64_t state = 19;
+    struct stored s;
+    stored_make(&s, STORED_F32, ROWS, COLS);
+    stored_random(&s, &state);
+    stored_give(&s, 0);
+    double x[T * COLS];
+    for (int i = 0; i < T * COLS; i++) x[i] = (float)normal(&state);
+    for (int ranks = 8; ranks <= 16; ranks += 8) {
+        const struct m3_partials how = { ranks, M3_REDUCE_ONE_SHOT, M3_BF16 };
+        double error[T * ROWS] = { 0 }, variance[T * ROWS] = { 0 }, y[T * ROWS];
+        struct m3_spread out = { error, variance };
+        struct m3_ctx ctx;
+        ck_assert_int_eq(m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS), 0);
+        const size_t mark = m3_scratch_mark(&ctx);
+        double *dirty = m3_scratch_take(&ctx, DIRTY, sizeof *dirty);
+        for (int i = 0; i < DIRTY; i++) dirty[i] = 1e30;
+        m3_scratch_release(&ctx, mark);
+        ck_assert_int_eq(m3_propagate_partials(&ctx, &out, y, x, NULL, &s.weight, NULL, T, &how, 0x1p-24), 0);
+        for (int i = 0; i < T * ROWS; i++) {
+            long double sum = 0, mass = 0;
+            for (int k = 0; k < COLS; k++) {
+                const long double p = stored_value(&s, i % ROWS, k) * x[i / ROWS * COLS + k];
+                sum += p, mass += fabsl(p);
+            }
+            ck_assert(fabsl(y[i] - sum) <= mass * 0x1p-6L && error[i] <= (double)mass * 0x1p-5);
+            ck_assert_msg(error[i] >= 0 && variance[i] >= 0 && variance[i] <= (double)(mass * mass) * 0x1p-12,
+                          "%g %g %Lg", error[i], variance[i], mass);
+        }
+        m3_ctx_free(&ctx);
+    }
+}
+END_TEST
+
 /* Goal:  sums that cancel are the hard case: zeros are within n u B, and only WALK sees them.
  * Given: numerics.md, section 14: n = 12288, cancelling data.
  * Claim: zeros pass HARD and SUSPECT; WALK objects (there to 2,073 as the mean of d^2/sigma^2).
@@ -385,6 +427,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, honest_sums);
     tcase_add_test(test, doubles_are_rounded);
     tcase_add_test(test, defects);
+    tcase_add_test(test, ranks_without_columns);
     tcase_add_test(test, cancelling_zeros);
     tcase_add_test(test, matrices);
     suite_add_tcase(suite, test);
