@@ -81,6 +81,22 @@ START_TEST(one_pass)
 }
 END_TEST
 
+/* Claim: dumps of which no float is a tap of the pass are judged as far as they can be, with reports too. Seen to fail
+ * with honest implementations that are asked for such a tap. */
+START_TEST(no_floats)
+{
+    ck_assert_int_eq(m3ref("run " TINY " " CASE " --taps layers.*.moe.experts --dump %s", in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --html %s", in_folder("d"), in_folder("h")), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE, in_folder("d")), 0);
+    ck_assert(last_line_has("pass: Nothing is wrong in "));
+    ck_assert_int_eq(
+        m3ref("grad " TINY " --case golden/train/all_case.safetensors --loss lm --dump %s", in_folder("g")), 0);
+    ck_assert_int_eq(
+        m3ref("check " TINY " %s --case golden/train/all_case.safetensors --junit %s", in_folder("g"), in_folder("j")),
+        2);
+}
+END_TEST
+
 /* Claim: a truth is kept and reused; that of another profile or case is replaced; a file that is no truth is refused
  * and stays as it is. */
 START_TEST(truth)
@@ -170,6 +186,7 @@ Suite *m3_suite(void)
     tcase_add_test(t, public_code);
     tcase_add_test(t, one_cause);
     tcase_add_loop_test(t, one_pass, 0, 3);
+    tcase_add_test(t, no_floats);
     tcase_add_test(t, truth);
     tcase_add_test(t, little_that_is_wrong);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);

@@ -279,8 +279,10 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
     struct m3_error again = { 0 };      /* the config's notes are those of the plan */
     int status = m3_safetensors_open(&dump, a->names.candidate, error);
     if (!status) status = m3_profile_open(&profile, a->names.profile, error);
-    if (!status && asprintf(&path, "%s/config.json", a->names.model) < 0)
+    if (!status && asprintf(&path, "%s/config.json", a->names.model) < 0) {
+        path = NULL;
         status = m3_fail_memory(error, a->names.model, 0);
+    }
     if (!status) status = m3_config_read(&config, path, &again, error);
     if (!status) status = m3_model_without_weights(&model, &config, 0, error);
     snprintf(input, sizeof input, "layers.%" PRId64 ".out", a->names.first_layer - 1);

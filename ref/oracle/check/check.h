@@ -41,7 +41,7 @@ struct m3_check {
     char sentence[1200];                /* what is wrong, where, how surely, what to look at; or that nothing is */
 };
 
-/* Does the dump hold everything that its taps are computed from? Then each is judged by its own operator, in one pass. The
+/* Does the dump hold everything that its taps are computed from, in all rows? Then each is judged by its own operator, in one pass. The
  * model may be without weights. */
 int m3_check_is_full(const struct m3_setting *setting, const struct m3_safetensors *candidate);
 

@@ -337,6 +337,7 @@ START_TEST(ranks_without_columns)
         }
         m3_ctx_free(&ctx);
     }
+    ck_assert(stored_intact(&s));
 }
 END_TEST
 
