@@ -182,25 +182,30 @@ void m3_check_settle(struct m3_check *check)
     check->status = blame->status;
 }
 
-/* Is the mistake, by its own words, a part of the reading that explains all? */
-static int is_of_reading(const struct m3_mistake *mistake, const struct m3_check *check, const struct m3_semantics *own)
+/* *is: is the mistake, by its own words, a part of the reading that explains all? */
+static int is_of_reading(int *is, const struct m3_mistake *mistake, const struct m3_check *check,
+                         const struct m3_semantics *own, struct m3_error *error)
 {
     struct m3_semantics found = *own, both;
-    struct m3_error ignored = { 0 };
-    int status = !mistake->reading || m3_semantics_set(&found, check->reading, &ignored);
+    *is = 0;
+    if (!mistake->reading) return M3_OK;
+    int status = m3_semantics_set(&found, check->reading, error);
     both = found;
-    if (!status) status = m3_semantics_set(&both, mistake->reading, &ignored);
-    m3_error_free(&ignored);
-    return !status && memcmp(&both, &found, sizeof found) == 0;
+    if (!status) status = m3_semantics_set(&both, mistake->reading, error);
+    *is = !status && memcmp(&both, &found, sizeof found) == 0;
+    return status;
 }
 
-void m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan)
+int m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *error)
 {
     const struct m3_mistake *mistake = check->blame.culprit ? check->blame.culprit->mistake : NULL;
     const int has_reading = check->reading[0] != '\0';
-    if (mistake && (!has_reading || is_of_reading(mistake, check, plan->setting->semantics)))
-        check->mistake = mistake->id;
+    int is_named = mistake != NULL;
+    const int status =
+        mistake && has_reading ? is_of_reading(&is_named, mistake, check, plan->setting->semantics, error) : M3_OK;
+    if (is_named) check->mistake = mistake->id;
     if (!has_reading) snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
+    return status;
 }
 
 /* A dump of another model or case is refused before anything is computed. */
@@ -300,7 +305,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     if (status) return status;
     say_part(check, plan);
     status = m3_check_readings(check, plan, candidate, error);
-    m3_check_name_cause(check, plan);
+    if (!status) status = m3_check_name_cause(check, plan, error);
     m3_check_say(check, plan);
     return status;
 }

@@ -200,7 +200,7 @@ static int check_several(struct m3_check *check, const struct m3_check_plan *pla
     check->blamed = check->blame.culprit;
     find_reading(check);
     status = try_other_anchor(check, plan, batch, candidate, error);
-    m3_check_name_cause(check, plan);
+    if (!status) status = m3_check_name_cause(check, plan, error);
     m3_check_say(check, plan);
     return status;
 }

@@ -17,8 +17,8 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
 void m3_check_settle(struct m3_check *check);
 
 /* The surest cause: a reading by which nothing is wrong wins over a mistake that is no part of it, and over a
- * profile's word. */
-void m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan);
+ * profile's word. M3_INTERNAL. */
+int m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *error);
 
 /* *taps := patterns of the taps that the setting judges, to be freed; NULL: all. */
 int m3_part_taps(char **taps, const struct m3_setting *setting, struct m3_error *error);
