@@ -257,8 +257,8 @@ static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming
 static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_error why = { 0 };
-    const int has_span = item->blamed && b->end_row > 0;
-    const int64_t first = has_span ? b->first_row : 0, end = has_span ? b->end_row : INT64_MAX;
+    const int has_span = item->blamed && b->options->end_row > 0;
+    const int64_t first = has_span ? b->options->first_row : 0, end = has_span ? b->options->end_row : INT64_MAX;
     int status = m3_trace_recompute_rows(made, b->trace, item->tap, item->layer, first, end, &why);
     const int refused = status == M3_WRONG;
     if (refused) {
@@ -387,7 +387,6 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     enum { TRIED = 96 };
     struct m3_blame_named named = { .budget = TRIED };
     struct m3_blaming b = { .setting = setting, .options = options, .error = error };
-    b.first_row = options->first_row, b.end_row = options->end_row;
     m3_coarse_begin(&b.coarse, setting->profile);
     if (options->names_mistakes) b.named = &named;
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };

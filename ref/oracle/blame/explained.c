@@ -26,12 +26,13 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, e
 {
     const struct m3_blamed *culprit = e->result->culprit;
     struct m3_setting setting = *e->given->setting;
+    struct m3_blame_options options = *e->given->options;
     struct m3_blaming b = *e->given;
     int status;
     setting.profile = profile;
     m3_coarse_begin(&b.coarse, profile);
-    b.setting = &setting, b.items = e->items, b.trace = NULL, b.named = NULL;
-    if (extent == ONE_ROW) b.first_row = culprit->index[0], b.end_row = culprit->index[0] + 1;
+    b.setting = &setting, b.options = &options, b.items = e->items, b.trace = NULL, b.named = NULL;
+    if (extent == ONE_ROW) options.first_row = culprit->index[0], options.end_row = culprit->index[0] + 1;
     for (int64_t i = 0; i < b.count; i++) {
         const struct m3_blamed *was = e->given->items[i].blamed;
         const int chosen = was && is_wrong(was) && !was->judged_by && (extent == ALL || was == culprit);

@@ -21,6 +21,8 @@ static int64_t rows_of_truth(const struct m3_check_plan *plan)
     return m3_honest_can_run(plan->setting) ? m3_honest_rows_needed(plan->setting->profile) : 0;
 }
 
+static int keeps_truth(const struct m3_check_plan *plan) { return plan->truth || plan->kept || plan->keeps; }
+
 /* The judging of a candidate beside the pass that makes the truth. */
 struct beside {
     struct m3_check *check;
@@ -79,9 +81,8 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
                       struct m3_error *error)
 {
     const struct m3_setting *s = plan->setting;
-    const int keeps = plan->truth || plan->kept || plan->keeps;
     char *held = NULL;
-    int fits = 0, status = keeps ? M3_OK : list_held(&held, plan->setting, candidate, error);
+    int fits = 0, status = keeps_truth(plan) ? M3_OK : list_held(&held, plan->setting, candidate, error);
     const struct m3_envelope_plan truth = {
         .model = s->model,
         .c = s->the_case,
@@ -276,7 +277,7 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
 {
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
-    const int keeps = plan->truth || plan->kept || plan->keeps;
+    const int keeps = keeps_truth(plan);
     const int is_full = m3_check_is_full(plan->setting, candidate);
     const int64_t row_runs = keeps || !is_full ? rows_of_truth(plan) : 0;
     int has_truth = notes && (keeps || plan->compares);

@@ -63,14 +63,28 @@ static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
     return slot_of(t, tap, layer);
 }
 
-/* Adds to the number of readers of what a tap reads, its sum's terms among it. */
+void m3_known_free(struct m3_known *known)
+{
+    void *all[] = { known->values, known->ids, known->off.error, known->off.variance, known->numbers, known->usable };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    *known = (struct m3_known){ 0 };
+}
+
+static void forget(struct slot *s)
+{
+    m3_known_free(&s->value);
+    s->is_known = 0;
+}
+
+/* Adds to the readers of what a tap reads, its sum's terms among it. What nobody reads any more is dropped. */
 static void count_readers(struct m3_trace *t, int64_t at, int64_t more)
 {
-    const int64_t sum = t->slots[at].sum;
-    for (int i = 0; i < M3_OPERANDS; i++) {
-        const int64_t operand = operand_of(t, at, i), term = sum < 0 ? -1 : operand_of(t, sum, i);
-        if (operand >= 0) t->slots[operand].readers += more;
-        if (term >= 0) t->slots[term].readers += more;
+    const int64_t of[] = { at, t->slots[at].sum };
+    for (int i = 0; i < 2 * M3_OPERANDS; i++) {
+        const int64_t reads = of[i % 2] < 0 ? -1 : operand_of(t, of[i % 2], i / 2);
+        if (reads < 0) continue;
+        t->slots[reads].readers += more;
+        if (t->slots[reads].readers == 0) forget(&t->slots[reads]);
     }
 }
 
@@ -101,19 +115,6 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
     }
     for (int64_t i = 0; i < count; i++) count_readers(t, i, 1);
     return M3_OK;
-}
-
-void m3_known_free(struct m3_known *known)
-{
-    void *all[] = { known->values, known->ids, known->off.error, known->off.variance, known->numbers, known->usable };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-    *known = (struct m3_known){ 0 };
-}
-
-static void forget(struct slot *s)
-{
-    m3_known_free(&s->value);
-    s->is_known = 0;
 }
 
 void m3_trace_free(struct m3_trace *trace)
@@ -149,14 +150,9 @@ static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
 
 void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer)
 {
-    const int64_t at = slot_of(trace, tap, layer), sum = at < 0 ? -1 : trace->slots[at].sum;
+    const int64_t at = slot_of(trace, tap, layer);
     if (at < 0 || !trace->slots[at].is_given) return;
     count_readers(trace, at, -1);
-    for (int i = 0; i < M3_OPERANDS; i++) {
-        const int64_t operand = operand_of(trace, at, i), term = sum < 0 ? -1 : operand_of(trace, sum, i);
-        if (operand >= 0 && trace->slots[operand].readers == 0) forget(&trace->slots[operand]);
-        if (term >= 0 && trace->slots[term].readers == 0) forget(&trace->slots[term]);
-    }
     if (trace->slots[at].readers == 0) forget(&trace->slots[at]);
 }
 

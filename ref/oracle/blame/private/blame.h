@@ -37,7 +37,6 @@ struct m3_blaming {
     struct m3_blame_item *items;        /* in execution order */
     int64_t count;
     struct m3_trace *trace;
-    int64_t first_row, end_row;         /* of the taps that are judged; end 0: all */
     int64_t next;                       /* items before this one have been judged */
     const struct m3_sink *beside;       /* also receives the taps of the pass; or NULL */
     int64_t double_passes;
