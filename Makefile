@@ -29,7 +29,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 TWICE := $(filter-out $(patsubst %,ref/ops/fast/%.c,kernels fused wide),$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,engine weights/pages divided/experts divided/keys divided/rows divided/share)
 TWICE += $(wildcard ref/model/forward/*.c ref/model/backward/*.c ref/train/*.c)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io io/* ranks model model/divided model/files model/graph model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io io/* ranks model model/divided model/files model/graph model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/finding oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
@@ -528,7 +528,7 @@ index:
 
 FORMAT := $(BUILD)/format
 # The formatter moves comments of two headers out of their columns.
-FORMATTED := $(filter-out ref/model/taps.h ref/oracle/judge/compare.h,$(shell find ref tests -name '*.[ch]'))
+FORMATTED := $(filter-out ref/model/taps.h,$(shell find ref tests -name '*.[ch]'))
 $(FORMAT)/ready: scripts/requirements-format.txt
 	@scripts/venv.sh $(FORMAT) $<
 	@touch $@

@@ -28,20 +28,20 @@ static int compare(struct m3_library_report *report, const struct m3_library_com
 {
     struct inputs in = { 0 };
     struct m3_error notes = { 0 }, why = { 0 };
-    struct m3_comparison comparison = { 0 };
+    struct m3_judgement comparison = { 0 };
     int status = open_inputs(&in, task, &notes, error);
     if (!status) {
         const struct m3_compare_options options = {
             .taps = task->taps, .force = task->force, .profile = in.profile, .companions = in.companions
         };
         status = m3_compare(&comparison, in.reference, in.candidate, &options, &why);
-        m3_comparison_is_of(&comparison, in.reference, in.profile);
+        m3_judgement_is_of(&comparison, in.reference, in.profile);
         m3_add_notes(&comparison.notes, &notes);
         /* Not comparable is a verdict too; why it is so belongs to the report. */
         if (status == M3_NOT_COMPARABLE) m3_add_notes(&comparison.notes, &why);
         if (status == M3_OK || status == M3_NOT_COMPARABLE) status = m3_library_report(report, &comparison, error);
         else m3_fail_because(error, (enum m3_status)status, &why);
-        m3_comparison_free(&comparison);
+        m3_judgement_free(&comparison);
     }
     m3_error_free(&notes);
     m3_error_free(&why);

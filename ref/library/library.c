@@ -67,7 +67,7 @@ int m3_library_operators(char **lines, struct m3_error *error)
     return close_text(lines, &memory, out ? m3_list_operators(out, error) : M3_OK, error);
 }
 
-int m3_library_report(struct m3_library_report *report, const struct m3_comparison *comparison, struct m3_error *error)
+int m3_library_report(struct m3_library_report *report, const struct m3_judgement *comparison, struct m3_error *error)
 {
     struct m3_memory_stream memory;
     *report = (struct m3_library_report){ .status = comparison->status };

@@ -7,7 +7,7 @@
 #include "model/engine.h"
 #include "ops/ops.h"
 
-struct m3_comparison;
+struct m3_judgement;
 
 /* Begins a call: *own := the task, as this library knows it, whatever the caller's size; and what the call reads is noted
  * until m3_reading_end, which follows in any case. M3_USAGE for a task that is NULL, or says what is not known here. */
@@ -31,6 +31,6 @@ int m3_library_table(const struct m3_replacement **replacement, struct m3_librar
                      const struct m3_library_ops *ops, const struct m3_engine *engine, struct m3_error *error);
 
 /* Text and lines of a finished comparison. */
-int m3_library_report(struct m3_library_report *report, const struct m3_comparison *comparison, struct m3_error *error);
+int m3_library_report(struct m3_library_report *report, const struct m3_judgement *comparison, struct m3_error *error);
 
 #endif

@@ -20,7 +20,7 @@ struct dump {
 
 static char reference_path[128], candidate_path[128];
 static struct m3_safetensors *reference_file, *candidate_file;
-static struct m3_comparison result;
+static struct m3_judgement result;
 static struct m3_error error;
 static struct m3_compare_options options;
 
@@ -33,7 +33,7 @@ static inline void dumps_setup(void)
 
 static inline void dumps_forget(void)
 {
-    m3_comparison_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(reference_file);
     m3_safetensors_close(candidate_file);
     reference_file = candidate_file = NULL;
@@ -115,11 +115,11 @@ static inline int judge(void)
 }
 
 /* Judges, and returns the only stage. */
-static inline const struct m3_stage *judge_one(void)
+static inline const struct m3_finding *judge_one(void)
 {
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.count, 1);
-    return &result.stages[0];
+    return &result.findings[0];
 }
 
 static inline int notes_say(const char *words)

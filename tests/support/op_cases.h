@@ -238,13 +238,13 @@ static inline struct op_verdict op_check(const char *op, const char *cases_path,
     ck_assert_int_eq(m3_profile_open(&profile, profile_name, &error), M3_OK);
     const int status = m3_file_check(&check, &cases, results, NULL, profile, 1, &error);
     ck_assert_msg(status == M3_OK, "%s: status %d: %s", op, status, error.text);
-    const struct m3_comparison *c = &check.comparison;
+    const struct m3_judgement *c = &check.comparison;
     verdict.status = (int)c->status;
     verdict.judged = c->judged, verdict.failed = c->failed, verdict.stages = c->count;
-    if (c->divergence) {
-        snprintf(verdict.divergence, sizeof verdict.divergence, "%s", c->divergence->tap);
-        memcpy(verdict.index, c->divergence->index,
-               sizeof c->divergence->index < sizeof verdict.index ? sizeof c->divergence->index : sizeof verdict.index);
+    if (c->first) {
+        snprintf(verdict.divergence, sizeof verdict.divergence, "%s", c->first->tap);
+        memcpy(verdict.index, c->first->index,
+               sizeof c->first->index < sizeof verdict.index ? sizeof c->first->index : sizeof verdict.index);
     }
     snprintf(verdict.mistake, sizeof verdict.mistake, "%s", c->mistake ? c->mistake : "");
     snprintf(verdict.notes, sizeof verdict.notes, "%s", c->notes.text ? c->notes.text : "");

@@ -7,7 +7,7 @@
 #include "oracle/report/report.h"
 
 /* A report as a string; the caller frees it. */
-static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, enum m3_report_extent,
+static inline char *printed(int (*report)(FILE *, const struct m3_judgement *, enum m3_report_extent,
                                           struct m3_error *),
                             enum m3_report_extent extent)
 {
@@ -24,7 +24,7 @@ static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, 
 static inline char *printed_file(int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *))
 {
     const struct m3_report_subject subject = { .command = "compare",
-                                               .comparison = &result,
+                                               .judgement = &result,
                                                .reference = reference_file,
                                                .candidate = candidate_file,
                                                .spec = "SPEC.md" };

@@ -136,14 +136,14 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 }
 
 /* Each sequence alone, then all of them together. */
-static int blame_several(struct m3_blame *result, const struct arguments *a, const struct m3_cli_candidate *c,
+static int blame_several(struct m3_judgement *result, const struct arguments *a, const struct m3_cli_candidate *c,
                          struct m3_error *error)
 {
     const int64_t count = c->parts.count;
-    struct m3_blame *parts = calloc((size_t)count, sizeof *parts);
+    struct m3_judgement *parts = calloc((size_t)count, sizeof *parts);
     int64_t held = 0;
     int status = parts ? M3_OK : m3_fail_memory(error, "sequences", (size_t)count * sizeof *parts);
-    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *result = (struct m3_judgement){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     for (int64_t b = 0; b < count; b++) held += m3_holds_taps(c->parts.files[b]);
     for (int64_t b = 0; !status && b < count; b++) {
         struct m3_setting setting = c->setting;
@@ -151,33 +151,31 @@ static int blame_several(struct m3_blame *result, const struct arguments *a, con
         if (held > 0 && !m3_holds_taps(c->parts.files[b])) continue;
         status = m3_blame_honest(&parts[b], &setting, c->parts.files[b], &a->options, a->row_runs, error);
     }
-    if (!status) return m3_blame_together(result, parts, count, error);
-    for (int64_t b = 0; parts && b < count; b++) m3_blame_free(&parts[b]);
+    if (!status) return m3_judgement_together(result, parts, NULL, count, error);
+    for (int64_t b = 0; parts && b < count; b++) m3_judgement_free(&parts[b]);
     free(parts);
     return status;
 }
 
-static int write_reports(struct arguments *a, const struct m3_blame *result, const struct m3_safetensors *candidate,
+static int write_reports(struct arguments *a, const struct m3_judgement *result, const struct m3_safetensors *candidate,
                          struct m3_error *error)
 {
-    struct m3_blamed_stages stages;
-    struct m3_report_subject subject = {
-        .command = "blame", .candidate = candidate, .only_findings = 1, .spec = a->spec, .cause = m3_blame_cause(result)
-    };
+    struct m3_report_subject subject = { .judgement = result,
+                                         .command = "blame",
+                                         .candidate = candidate,
+                                         .only_findings = 1,
+                                         .spec = a->spec,
+                                         .cause = m3_cause_of(result) };
     subject.cause.repeat = a->repeat;
-    int status = m3_blamed_stages_make(&stages, result, NULL, error);
-    subject.comparison = &stages.comparison;
-    if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
-    if (!status) status = m3_cli_reports_commit(&a->reports, error);
-    m3_blamed_stages_free(&stages);
-    return status;
+    const int status = m3_cli_reports_write(&a->reports, &subject, error);
+    return status ? status : m3_cli_reports_commit(&a->reports, error);
 }
 
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
 static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0 };
-    struct m3_blame result;
+    struct m3_judgement result;
     a->options.profile = a->names.profile;
     a->options.names_mistakes = 1;
     m3_cli_watch_begin(&watch, a->input.progress);
@@ -187,11 +185,11 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     m3_add_notes(&result.notes, &c->mapped);
     m3_cli_watch_end(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);
+        int printed = (a->json ? m3_report_json : m3_report_text)(stdout, &result, a->extent, error);
         if (!printed) printed = write_reports(a, &result, c->dump, error);
         status = printed ? printed : (int)result.status;
     }
-    m3_blame_free(&result);
+    m3_judgement_free(&result);
     return status;
 }
 

@@ -228,24 +228,20 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
 static int write_reports(struct arguments *a, const struct m3_check *result, const struct m3_safetensors *candidate,
                          struct m3_error *error)
 {
-    struct m3_blamed_stages stages;
-    struct m3_report_subject subject = { .command = "check",
+    struct m3_report_subject subject = { .judgement = &result->blame,
+                                         .command = "check",
                                          .reference = result->truth.file,
                                          .candidate = candidate,
                                          .only_findings = result->comparison.count == 0,
                                          .spec = a->spec,
-                                         .cause = m3_blame_cause(&result->blame) };
+                                         .cause = m3_cause_of(&result->blame) };
     subject.cause.sentence = result->sentence;
     subject.cause.profile_word = result->profile_word[0] ? result->profile_word : NULL;
     if (!result->mistake) subject.cause.mistake = subject.cause.mistake_words = NULL;
     subject.cause.reading = result->reading[0] ? result->reading : NULL;
     subject.cause.repeat = a->repeat;
-    int status = m3_blamed_stages_make(&stages, &result->blame, &result->comparison, error);
-    subject.comparison = &stages.comparison;
-    if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
-    if (!status) status = m3_cli_reports_commit(&a->reports, error);
-    m3_blamed_stages_free(&stages);
-    return status;
+    const int status = m3_cli_reports_write(&a->reports, &subject, error);
+    return status ? status : m3_cli_reports_commit(&a->reports, error);
 }
 
 /* What a check will run: known from the names in the dump, before any weight is read. */
@@ -329,7 +325,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
         status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
         if (!status) status = write_reports(a, &result, candidate.dump, error);
         if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
-        if (!status) status = (int)result.status;
+        if (!status) status = (int)result.blame.status;
     }
     m3_check_free(&result);
     m3_cli_candidate_close(&candidate);

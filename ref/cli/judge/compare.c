@@ -293,7 +293,7 @@ static void close_inputs(struct inputs *inputs)
 }
 
 /* What judges more than a comparison can. */
-static int say_next(struct m3_comparison *result, const struct arguments *arguments, const struct inputs *inputs,
+static int say_next(struct m3_judgement *result, const struct arguments *arguments, const struct inputs *inputs,
                     struct m3_error *error)
 {
     const struct m3_cli_strict strict = { .reference = arguments->reference,
@@ -309,7 +309,7 @@ static int say_next(struct m3_comparison *result, const struct arguments *argume
 }
 
 /* Prints what changed since the baseline, if there is one, and the report. *worse: may the run not pass for that? */
-static int print_report(int *worse, const struct m3_comparison *result, const struct arguments *arguments,
+static int print_report(int *worse, const struct m3_judgement *result, const struct arguments *arguments,
                         const struct inputs *inputs, struct m3_error *error)
 {
     int64_t changes[M3_BASELINE_KINDS] = { 0 };
@@ -326,7 +326,7 @@ static int print_report(int *worse, const struct m3_comparison *result, const st
 static int compare(struct outputs *outputs, const struct arguments *arguments, const struct inputs *inputs,
                    const struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_comparison result;
+    struct m3_judgement result;
     struct m3_compare_options options = arguments->options;
     struct m3_ledger lines = { outputs->ledger_lines, -1 };
     const struct m3_decision_sink ledger = { &lines, m3_ledger_write };
@@ -346,7 +346,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
                                           : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_watch_end(&watch);
-    m3_comparison_is_of(&result, inputs->reference, inputs->profile);
+    m3_judgement_is_of(&result, inputs->reference, inputs->profile);
     m3_add_notes(&result.notes, notes);
     const int said =
         status == M3_OK || status == M3_NOT_COMPARABLE ? say_next(&result, arguments, inputs, error) : M3_OK;
@@ -354,11 +354,11 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = {
             .command = "compare",
-            .comparison = &result,
+            .judgement = &result,
             .reference = inputs->reference,
             .candidate = inputs->candidate,
             .spec = arguments->spec,
-            .cause = { .culprit = result.divergence != NULL ? result.divergence->tap : NULL,
+            .cause = { .culprit = result.first != NULL ? result.first->tap : NULL,
                        .mistake = result.mistake,
                        .profile_word = result.explained_by,
                        .repeat = arguments->repeat },
@@ -369,7 +369,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
         if (arguments->fail_if_worse && printed == M3_OK && status != M3_NOT_COMPARABLE)
             status = worse ? M3_WRONG : M3_OK;
     }
-    m3_comparison_free(&result);
+    m3_judgement_free(&result);
     return status;
 }
 

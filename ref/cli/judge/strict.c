@@ -76,13 +76,13 @@ static int list_words(char *words[16], char model[ROOM], char input[ROOM], const
     return count;
 }
 
-int m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict *of, struct m3_error *error)
+int m3_cli_say_stricter(struct m3_judgement *result, const struct m3_cli_strict *of, struct m3_error *error)
 {
     char *words[16], *model = malloc(ROOM), *input = malloc(ROOM), *line = NULL;
     struct looking looking = { .error = error };
     int64_t lax = 0;
     int status = model && input ? M3_OK : m3_fail_memory(error, "a note", (size_t)2 * ROOM);
-    for (int64_t i = 0; i < result->count; i++) lax += m3_stage_is_lax(&result->stages[i]);
+    for (int64_t i = 0; i < result->count; i++) lax += m3_finding_is_lax(&result->findings[i]);
     if (lax > 0 && !status) {
         const int count = list_words(words, model, input, of, &looking);
         status = looking.status ? looking.status : m3_cli_shell_line(&line, count, words, error);

@@ -13,6 +13,6 @@ struct m3_cli_strict {
 /* Adds a note with the command to the comparison, if some of its stages were judged by a tolerance wider than their
  * operator's bound. Model and case are those from which the reference was made, as far as it says, or as they lie
  * beside it. M3_INTERNAL if memory is short. */
-int m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict *of, struct m3_error *error);
+int m3_cli_say_stricter(struct m3_judgement *result, const struct m3_cli_strict *of, struct m3_error *error);
 
 #endif

@@ -414,14 +414,14 @@ static int draw(const struct arguments *a, struct m3_error *error)
     return status;
 }
 
-static int report(struct arguments *a, const struct m3_comparison *result, const struct m3_safetensors *cases,
+static int report(struct arguments *a, const struct m3_judgement *result, const struct m3_safetensors *cases,
                   const struct m3_safetensors *results, struct m3_error *error)
 {
     char command[64];
     snprintf(command, sizeof command, "op %s", a->op->name);
     const struct m3_report_subject subject = {
         .command = command,
-        .comparison = result,
+        .judgement = result,
         .reference = cases,
         .candidate = results,
         .only_findings = 1,

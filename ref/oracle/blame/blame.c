@@ -34,7 +34,7 @@ struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct 
 
 /* ---- the dump and its origin */
 
-static int check_origin(struct m3_blame *result, const struct m3_blaming *b, const struct m3_safetensors *file)
+static int check_origin(struct m3_judgement *result, const struct m3_blaming *b, const struct m3_safetensors *file)
 {
     const struct m3_origin_use use = { .verdict = "judged", .force = b->options->force, .status = M3_NOT_COMPARABLE };
     struct m3_origin expected;
@@ -101,7 +101,7 @@ static int has_other_count(const struct m3_blaming *b, const struct m3_blame_ite
 }
 
 /* Such sets are all wrong, and the cause of what differs after them. No operator can read them. */
-static void fail_count(struct m3_blamed *out, const struct m3_tensor *t)
+static void fail_count(struct m3_finding *out, const struct m3_tensor *t)
 {
     const int64_t width = t->shape[t->rank - 1];
     out->verdict = M3_VERDICT_FAIL;
@@ -109,51 +109,27 @@ static void fail_count(struct m3_blamed *out, const struct m3_tensor *t)
     out->rows = t->shape[0];
     out->elements = out->choices[M3_CHOICE_INADMISSIBLE] = width > 0 ? t->count / width : 0;
     out->created = 1;
-    snprintf(out->note, sizeof out->note, "another number of %s than the model chooses: got %" PRId64,
-             out->tap == M3_TAP_INDEX_BLOCKS ? "blocks" : "experts", m3_most_ids(t));
+    m3_finding_note(out, "another number of %s than the model chooses: got %" PRId64,
+                    out->id == M3_TAP_INDEX_BLOCKS ? "blocks" : "experts", m3_most_ids(t));
 }
 
-void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
+void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_finding *out,
                         const struct m3_tensor *t, const char *why)
 {
     const struct m3_setting *s = b->setting;
     const struct m3_node *node = m3_graph_node(s->model, s->semantics, item->tap, item->layer);
-    *out = (struct m3_blamed){ .tap = item->tap,
-                               .layer = item->layer,
-                               .candidate = t,
-                               .operators = 1,
-                               .operator = m3_operator_name(node->op == M3_OP_NONE ? M3_OP_INPUT : node->op),
-                               .section = section_of(s, item),
-                               .verdict = M3_VERDICT_NOT_JUDGED,
-                               .gap = NAN,
-                               .row_error = NAN,
-                               .row_error_largest = NAN,
-                               .row_nearest = NAN,
-                               .row_nearest_largest = NAN,
-                               .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
-    memcpy(out->name, item->name, sizeof item->name);
+    *out =
+        m3_finding_recomputed(t, item->tap, item->layer,
+                              m3_operator_name(node->op == M3_OP_NONE ? M3_OP_INPUT : node->op), section_of(s, item));
     item->blamed = out;
     if (!why) return;
     out->verdict = M3_VERDICT_NOT_COMPARABLE;
-    snprintf(out->note, sizeof out->note, "%s", why);
+    m3_finding_note(out, "%s", why);
     if (has_other_count(b, item, t)) fail_count(out, t);
 }
 
-/* Counts a tap that the dump does not hold; the first few are named. */
-static void name_missing(struct m3_blame *result, const char *name)
-{
-    enum { SHOWN = 3 };
-    const size_t length = strlen(result->missing_names);
-    const int64_t before = result->missing++;
-    snprintf(result->missing_taps[before], sizeof result->missing_taps[before], "%s", name);
-    if (before < SHOWN)
-        snprintf(result->missing_names + length, sizeof result->missing_names - length, "%s%s", before > 0 ? ", " : "",
-                 name);
-    else if (before == SHOWN) snprintf(result->missing_names + length, sizeof result->missing_names - length, " ..");
-}
-
 /* Takes logits of another shape as the tap has them: *t. *why: they are refused. */
-static int read_logits(const struct m3_tensor **t, const char **why, struct m3_blame *result,
+static int read_logits(const struct m3_tensor **t, const char **why, struct m3_judgement *result,
                        const struct m3_blaming *b, struct m3_blame_item *item)
 {
     const struct m3_logits *before = result->logits;
@@ -183,14 +159,14 @@ int m3_blame_list_items(struct m3_blaming *b)
 }
 
 /* A result for each tap that the dump has and that matches. */
-static int list_taps(struct m3_blame *result, struct m3_blaming *b)
+static int list_taps(struct m3_judgement *result, struct m3_blaming *b)
 {
     int status = m3_blame_list_items(b);
     if (status) return status;
-    result->taps = calloc((size_t)(b->count + m3_safetensors_count(b->side.file)) + 1, sizeof *result->taps);
+    result->findings = calloc((size_t)(b->count + m3_safetensors_count(b->side.file)) + 1, sizeof *result->findings);
     result->missing_taps = calloc((size_t)b->count + 1, sizeof *result->missing_taps);
-    if (!result->taps || !result->missing_taps)
-        return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->taps);
+    if (!result->findings || !result->missing_taps)
+        return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->findings);
     for (int64_t i = 0; i < b->count; i++) {
         struct m3_blame_item *item = &b->items[i];
         const struct m3_tensor *t = m3_safetensors_find(b->side.file, item->name);
@@ -201,8 +177,9 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
         if (t && !why) item->dumped = t;
         if (!m3_tap_matches(b->options->taps, item->name) || !m3_setting_judges(b->setting, item->tap, item->layer))
             continue;
-        if (t) m3_blame_begin_tap(b, item, &result->taps[result->count++], t, why);
-        else name_missing(result, item->name);
+        if (t) m3_blame_begin_tap(b, item, &result->findings[result->count++], t, why);
+        else m3_judgement_miss(result, item->name);
+        if (t && item->side != &b->side) item->blamed->logits = result->logits;
     }
     return M3_OK;
 }
@@ -275,11 +252,11 @@ static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, con
     return refused ? M3_OK : status;
 }
 
-static void not_judged(struct m3_blamed *out, const struct m3_recomputed *made, int64_t rows)
+static void not_judged(struct m3_finding *out, const struct m3_recomputed *made, int64_t rows)
 {
     out->verdict = M3_VERDICT_NOT_JUDGED;
-    out->left_out = rows;
-    snprintf(out->note, sizeof out->note, "missing: %s", made->missing);
+    out->rows_left_out = rows;
+    m3_finding_note(out, "missing: %s", made->missing);
 }
 
 static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
@@ -303,7 +280,7 @@ static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, co
 {
     int status = M3_OK;
     for (int as = 1; as < M3_HYPOTHESES && !status; as++) {
-        const struct m3_blamed before = *item->blamed;
+        const struct m3_finding before = *item->blamed;
         struct m3_recomputed made = { 0 };
         if (before.verdict != M3_VERDICT_FAIL && before.verdict != M3_VERDICT_SUSPECT) return M3_OK;
         status = m3_trace_recompute_as(&made, b->trace, item->tap, item->layer, as, b->error);
@@ -363,7 +340,7 @@ int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item)
 
 /* ---- the whole */
 
-static void note_others(struct m3_blame *result, const struct m3_blaming *b)
+static void note_others(struct m3_judgement *result, const struct m3_blaming *b)
 {
     int64_t others = 0;
     const char *first = NULL;
@@ -381,7 +358,7 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
                 first);
 }
 
-int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
+int m3_blame(struct m3_judgement *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error)
 {
     enum { TRIED = 96 };
@@ -389,7 +366,8 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     struct m3_blaming b = { .setting = setting, .options = options, .error = error };
     m3_coarse_begin(&b.coarse, setting->profile);
     if (options->names_mistakes) b.named = &named;
-    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *result =
+        (struct m3_judgement){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE, .is_recomputed = 1 };
     int status = m3_side_begin(&b.side, candidate, error);
     if (!status) status = check_origin(result, &b, candidate);
     if (!status) status = list_taps(result, &b);
@@ -404,29 +382,17 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     if (!status) status = m3_blame_all(&b);
     m3_blame_drop_truth(&b);
     result->double_passes = b.double_passes;
-    if (!status) status = m3_blame_judge_rows(result, &b);
-    if (!status) m3_blame_take_back(&b);
+    if (!status) status = m3_blame_settle(result, &b);
     const int64_t taps = result->count;
     if (!status && has_gradients) status = m3_blame_gradients(result, &b);
     const int64_t all = result->count;
-    if (!status) m3_blame_find_culprit(result);
+    if (!status) m3_judgement_settle(result, result->extra);
     result->count = taps;
     if (!status && b.named) m3_blame_say_mistakes(result);
     /* What no forward tap did wrong, no word about the forward pass explains. */
-    if (!status && result->culprit && result->culprit - result->taps < taps) status = m3_blame_explain(result, &b);
+    if (!status && result->first && result->first - result->findings < taps) status = m3_blame_explain(result, &b);
     result->count = all;
     m3_trace_free(b.trace);
     free(b.items);
     return status;
-}
-
-void m3_blame_free(struct m3_blame *result)
-{
-    free(result->taps);
-    free(result->missing_taps);
-    m3_logits_free(result->logits);
-    m3_error_free(&result->notes);
-    for (int64_t b = 0; b < result->part_count; b++) m3_blame_free(&result->parts[b]);
-    free(result->parts);
-    *result = (struct m3_blame){ 0 };
 }

@@ -1,8 +1,6 @@
 /* Where inputs are rounded to codes of 4 or 8 bits, what is allowed may hold results that are plainly wrong. A pass that
  * zeros or a known mistake of the operator would also get says nothing. SPEC 7.7. */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "oracle/blame/private/mistaken.h"
 #include "oracle/judge/side_by_side.h"
@@ -19,7 +17,7 @@ struct blind {
     double dumped; /* unit roundoff of the dump */
 };
 
-static int is_product(const struct m3_blaming *b, const struct m3_blame_item *item)
+int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const struct m3_setting *s = b->setting;
     switch (m3_graph_node(s->model, s->semantics, item->tap, item->layer)->op) {
@@ -93,7 +91,7 @@ static int try_mistakes(const char **what, const struct blind *at)
 int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_recomputed *made)
 {
     const struct m3_profile *profile = b->setting->profile;
-    struct m3_blamed *out = item->blamed;
+    struct m3_finding *out = item->blamed;
     int is_passed;
     if (out->verdict != M3_VERDICT_PASS || !profile || !made->y.values || !reads_codes(b, item)) return M3_OK;
     const double dumped = m3_profile_dump_rounding(profile, item->name);
@@ -112,26 +110,6 @@ int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, 
     int status = passes(&is_passed, &at, NULL, 0, item->rows);
     if (is_passed) out->blind_to = "zeros";
     /* Operands that are given one by one are not in a dump, from which mistakes could be made. */
-    else if (!status && b->side.file && is_product(b, item)) status = try_mistakes(&out->blind_to, &at);
+    else if (!status && b->side.file && m3_blame_is_product(b, item)) status = try_mistakes(&out->blind_to, &at);
     return status;
-}
-
-/* Sums after several operators may have been judged among honest implementations: those are sharper. */
-static int is_judged_by_rows(const struct m3_blaming *b, const struct m3_blame_item *item)
-{
-    return !isnan(item->blamed->row_error) && !is_product(b, item);
-}
-
-void m3_blame_take_back(const struct m3_blaming *b)
-{
-    for (int64_t i = 0; i < b->count; i++) {
-        const struct m3_blame_item *item = &b->items[i];
-        struct m3_blamed *out = item->blamed;
-        if (!out || !out->blind_to || out->verdict != M3_VERDICT_PASS || is_judged_by_rows(b, item)) continue;
-        out->verdict = M3_VERDICT_NOT_JUDGED;
-        out->is_blind = 1;
-        if (strcmp(out->blind_to, "zeros") == 0)
-            snprintf(out->note, sizeof out->note, "the profile allows errors as large as the values");
-        else snprintf(out->note, sizeof out->note, "the profile allows what the mistake %s makes", out->blind_to);
-    }
 }

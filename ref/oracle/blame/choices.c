@@ -144,7 +144,7 @@ static int differs_from_reference(const struct choosing *c, int64_t number, int6
     return 0;
 }
 
-static void count(struct m3_blamed *out, const struct choosing *c, const struct m3_certificate *z, int64_t number,
+static void count(struct m3_finding *out, const struct choosing *c, const struct m3_certificate *z, int64_t number,
                   int64_t group, const int32_t *ids)
 {
     out->choices[z->choice]++;
@@ -153,20 +153,20 @@ static void count(struct m3_blamed *out, const struct choosing *c, const struct 
     else out->inherited += differs_from_reference(c, number, group, ids);
     if (out->rank > 0 && z->choice <= out->choice) return;
     out->choice = z->choice;
-    m3_blame_place(out, c->item->dumped, number, group, c->blocks ? 2 : 1);
+    m3_finding_place(out, c->item->dumped, number, group, c->blocks ? 2 : 1);
     out->got = (double)z->got;
     out->want = (double)z->want;
     out->gap = !z->differs ? NAN : z->gap == 0 ? 0 : -z->gap / z->bound;
-    snprintf(out->note, sizeof out->note, "%s", z->fault ? z->fault : "");
+    m3_finding_note(out, "%s", z->fault ? z->fault : "");
 }
 
-static void finish(struct m3_blamed *out)
+static void finish(struct m3_finding *out)
 {
     out->verdict = out->elements == 0                      ? M3_VERDICT_NOT_JUDGED
                    : out->choice == M3_CHOICE_INADMISSIBLE ? M3_VERDICT_FAIL
                                                            : M3_VERDICT_PASS;
     if (out->elements == 0) {
-        snprintf(out->note, sizeof out->note, "the scores of its rows are missing or no numbers");
+        m3_finding_note(out, "the scores of its rows are missing or no numbers");
         return;
     }
     out->created /= (double)out->elements;
@@ -199,7 +199,7 @@ static int judge_one(struct choosing *c, struct m3_known *dumped, int64_t r, int
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *dumped,
                            const struct m3_recomputed *made)
 {
-    struct m3_blamed *out = item->blamed;
+    struct m3_finding *out = item->blamed;
     struct choosing c;
     int status = begin(&c, b, item, made);
     int64_t judged = 0;
@@ -214,7 +214,7 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     end(&c);
     if (status || !out) return status;
     out->rows = judged;
-    out->left_out = dumped->rows - judged;
+    out->rows_left_out = dumped->rows - judged;
     out->scores = !c.scores ? "none" : c.scores->off.error ? "recomputed" : "dumped";
     finish(out);
     return M3_OK;

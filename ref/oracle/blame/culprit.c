@@ -25,25 +25,3 @@ void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *i
     item->blamed->operators = count_together(b, item, &first);
     if (first) memcpy(item->blamed->since, first->name, sizeof first->name);
 }
-
-void m3_blame_find_culprit(struct m3_blame *result)
-{
-    const struct m3_blamed *suspect = NULL;
-    for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_blamed *tap = &result->taps[i];
-        if (tap->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
-        else if (tap->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
-        else result->judged++;
-        if (tap->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->culprit = tap;
-        if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
-    }
-    if (!result->culprit) result->culprit = suspect;
-    result->unjudged = result->not_judged + result->extra;
-    const struct m3_tally tally = { .judged = result->judged,
-                                    .failed = result->failed,
-                                    .suspect = result->suspect,
-                                    .not_comparable = result->not_comparable,
-                                    .unjudged = result->unjudged };
-    result->verdict = m3_run_verdict(&tally);
-    result->status = m3_run_status(result->verdict);
-}

@@ -5,17 +5,12 @@
 #include "oracle/blame/private/blame.h"
 #include "oracle/error/profiles/explain.h"
 
-static int is_wrong(const struct m3_blamed *tap)
-{
-    return tap->verdict == M3_VERDICT_FAIL || tap->verdict == M3_VERDICT_SUSPECT;
-}
-
 /* What is judged once more: copies of the items and of the results of those. */
 struct explaining {
-    const struct m3_blame *result;
+    const struct m3_judgement *result;
     const struct m3_blaming *given;
     struct m3_blame_item *items;
-    struct m3_blamed *taps;
+    struct m3_finding *taps;
 };
 
 /* What is judged: the worst row of the culprit, or every tap that does not pass. */
@@ -24,7 +19,7 @@ enum extent { ONE_ROW, ALL };
 /* Sets *passes. */
 static int judge(const struct explaining *e, const struct m3_profile *profile, enum extent extent, int *passes)
 {
-    const struct m3_blamed *culprit = e->result->culprit;
+    const struct m3_finding *culprit = e->result->first;
     struct m3_setting setting = *e->given->setting;
     struct m3_blame_options options = *e->given->options;
     struct m3_blaming b = *e->given;
@@ -34,13 +29,14 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, e
     b.setting = &setting, b.options = &options, b.items = e->items, b.trace = NULL, b.named = NULL;
     if (extent == ONE_ROW) options.first_row = culprit->index[0], options.end_row = culprit->index[0] + 1;
     for (int64_t i = 0; i < b.count; i++) {
-        const struct m3_blamed *was = e->given->items[i].blamed;
-        const int chosen = was && is_wrong(was) && !was->judged_by && (extent == ALL || was == culprit);
+        const struct m3_finding *was = e->given->items[i].blamed;
+        const int chosen =
+            was && m3_finding_is_wrong(was) && was->judged_by != M3_BY_ROWS && (extent == ALL || was == culprit);
         e->items[i] = e->given->items[i];
         e->items[i].needed = 0;
         e->items[i].blamed = NULL;
         if (!chosen) continue;
-        struct m3_blamed *tap = e->items[i].blamed = &e->taps[was - e->result->taps];
+        struct m3_finding *tap = e->items[i].blamed = &e->taps[was - e->result->findings];
         *tap = *was;
         tap->verdict = M3_VERDICT_NOT_JUDGED;
         tap->note[0] = '\0';
@@ -63,7 +59,7 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
 {
     struct m3_setting setting = *e->given->setting;
     struct m3_blame_options options = *e->given->options;
-    struct m3_blame again;
+    struct m3_judgement again;
     setting.profile = profile;
     options.profile = NULL;
     options.names_mistakes = 0;
@@ -71,7 +67,7 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
     options.request = NULL;
     const int status = m3_blame(&again, &setting, e->given->side.file, &options, e->given->error);
     *passes = !status && again.status == M3_OK;
-    m3_blame_free(&again);
+    m3_judgement_free(&again);
     return status;
 }
 
@@ -80,16 +76,16 @@ static int try(void *self, const struct m3_profile *profile, int *passes)
     const struct explaining *e = self;
     int status = M3_OK;
     *passes = 1;
-    for (enum extent extent = e->result->culprit->rank > 0 ? ONE_ROW : ALL; extent <= ALL && !status && *passes;
-         extent++)
+    for (enum extent extent = e->result->first->rank > 0 ? ONE_ROW : ALL; extent <= ALL && !status && *passes; extent++)
         status = judge(e, profile, extent, passes);
     return status || !*passes ? status : run_whole(self, profile, passes);
 }
 
-int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
+int m3_blame_explain(struct m3_judgement *result, const struct m3_blaming *b)
 {
-    const struct m3_blamed *culprit = result->culprit;
-    if (!culprit || culprit->judged_by || !b->options->profile || !b->setting->profile || result->not_comparable > 0)
+    const struct m3_finding *culprit = result->first;
+    if (!culprit || culprit->judged_by == M3_BY_ROWS || !b->options->profile || !b->setting->profile ||
+        result->not_comparable > 0)
         return M3_OK;
     /* What looks like a known mistake or another value of a parameter is not excused. */
     if (result->mistake || culprit->tiers.parameter.name) return M3_OK;
@@ -98,7 +94,7 @@ int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
     e.items = calloc((size_t)b->count + 1, sizeof *e.items);
     e.taps = calloc((size_t)result->count + 1, sizeof *e.taps);
     int status = e.items && e.taps ? m3_explain(result->explained_by, b->options->profile, b->setting->profile,
-                                                is_alone ? (int)culprit->tap : -1, culprit->layer, try, &e, b->error)
+                                                is_alone ? (int)culprit->id : -1, culprit->layer, try, &e, b->error)
                                    : m3_fail_memory(b->error, "the taps that fail", (size_t)b->count * sizeof *e.items);
     free(e.items);
     free(e.taps);

@@ -62,11 +62,12 @@ static const struct m3_given_tap *given_of(const struct m3_given_tap *given, int
     return NULL;
 }
 
-static int list_given(struct m3_blame *result, struct m3_blaming *b, const struct m3_given_tap *given, int count)
+static int list_given(struct m3_judgement *result, struct m3_blaming *b, const struct m3_given_tap *given, int count)
 {
     int status = m3_blame_list_items(b);
-    result->taps = calloc((size_t)count + 1, sizeof *result->taps);
-    if (!status && !result->taps) status = m3_fail_memory(b->error, "results", (size_t)count * sizeof *result->taps);
+    result->findings = calloc((size_t)count + 1, sizeof *result->findings);
+    if (!status && !result->findings)
+        status = m3_fail_memory(b->error, "results", (size_t)count * sizeof *result->findings);
     if (status) return status;
     int found = 0;
     for (int64_t i = 0; i < b->count; i++) {
@@ -75,7 +76,7 @@ static int list_given(struct m3_blame *result, struct m3_blaming *b, const struc
         if (!g) continue;
         found++;
         item->dumped = g->tensor;
-        if (g->is_judged) m3_blame_begin_tap(b, item, &result->taps[result->count++], g->tensor, NULL);
+        if (g->is_judged) m3_blame_begin_tap(b, item, &result->findings[result->count++], g->tensor, NULL);
     }
     if (found < count) return m3_fail(b->error, M3_USAGE, "got a tap that this call does not have");
     return M3_OK;
@@ -105,13 +106,14 @@ static int take_given(const struct m3_blaming *b, struct m3_blame_item *item, co
     return status;
 }
 
-int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, const struct m3_given_tap *given,
+int m3_blame_given(struct m3_judgement *result, const struct m3_setting *setting, const struct m3_given_tap *given,
                    int count, struct m3_error *error)
 {
     const struct m3_blame_options options = { 0 };
     struct m3_blaming b = { .setting = setting, .options = &options, .error = error };
     m3_coarse_begin(&b.coarse, setting->profile);
-    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *result =
+        (struct m3_judgement){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE, .is_recomputed = 1 };
     int status = list_given(result, &b, given, count);
     if (!status) m3_blame_mark_needed(&b);
     if (!status) status = m3_trace_new(&b.trace, setting, error);
@@ -120,8 +122,8 @@ int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, co
         if (item->needed) status = take_given(&b, item, given_of(given, count, item));
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
-    if (!status) m3_blame_take_back(&b);
-    if (!status) m3_blame_find_culprit(result);
+    if (!status) status = m3_blame_settle(result, &b);
+    if (!status) m3_judgement_settle(result, 0);
     m3_trace_free(b.trace);
     free(b.items);
     return status;

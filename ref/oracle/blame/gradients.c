@@ -16,15 +16,15 @@
 /* ---- verdicts */
 
 /* The gradient y [n] of the tensor that the candidate has under `name`. */
-static void judge(struct m3_gradients *g, struct m3_blamed *out, const double *y, const double *allowed, int64_t n,
+static void judge(struct m3_gradients *g, struct m3_finding *out, const double *y, const double *allowed, int64_t n,
                   int64_t width, const char *stored_as)
 {
     struct m3_side_by_side s = { 0 };
     const struct m3_profile *profile = g->s->profile;
     const double u = g->how.u, more = (1 + 0x1p-53 / u) / u, least = 64 * m3_bound_eta(u) / u;
-    const double *got = m3_gradients_reals(g, out->name, n);
+    const double *got = m3_gradients_reals(g, out->tap, n);
     if (!got || g->status) return;
-    g->status = m3_side_by_side_room(&s, n, n / width, out->name, g->b->error);
+    g->status = m3_side_by_side_room(&s, n, n / width, out->tap, g->b->error);
     if (g->status) return;
     s.count = n, s.rows = n / width;
     for (int64_t i = 0; i < n; i++) {
@@ -40,38 +40,29 @@ static void judge(struct m3_gradients *g, struct m3_blamed *out, const double *y
     out->elements = out->tiers.judged, out->rows = n / width, out->f = 1;
     double difference = 0, size = 0;
     for (int64_t i = 0; i < n; i++) difference += (got[i] - y[i]) * (got[i] - y[i]), size += y[i] * y[i];
-    out->created = difference == 0 ? 0 : sqrt(difference / size);
+    out->violations = out->tiers.hard;
+    out->created = out->off.rel_l2 = difference == 0 ? 0 : sqrt(difference / size);
+    out->off.allowed_l2 = out->off.max_rel = 0;
     const int64_t worst = out->tiers.worst;
     if (worst >= 0) {
-        m3_blame_place(out, out->candidate, worst / width, worst % width, out->candidate->rank);
+        m3_finding_place(out, out->candidate, worst / width, worst % width, out->candidate->rank);
         out->got = got[worst], out->want = y[worst];
     }
     m3_side_by_side_free(&s);
 }
 
-static struct m3_blamed *begin(struct m3_gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer,
-                               const char *operator, const char *section)
+static struct m3_finding *begin(struct m3_gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer,
+                                const char *operator, const char *section)
 {
-    struct m3_blamed *out = &g->result->taps[g->result->count++];
-    *out = (struct m3_blamed){ .tap = tap,
-                               .layer = layer,
-                               .candidate = t,
-                               .operators = 1,
-                               .operator = operator,
-                               .section = section,
-                               .verdict = M3_VERDICT_NOT_JUDGED,
-                               .gap = NAN,
-                               .row_error = NAN,
-                               .row_error_largest = NAN,
-                               .row_nearest = NAN,
-                               .row_nearest_largest = NAN };
-    snprintf(out->name, sizeof out->name, "%s", t->name);
+    struct m3_finding *out = &g->result->findings[g->result->count++];
+    *out = m3_finding_recomputed(t, tap, layer, operator, section);
+    out->selection = 0; /* of a tap whose gradient it is */
     return out;
 }
 
-static void end(struct m3_gradients *g, struct m3_blamed *out)
+static void end(struct m3_gradients *g, struct m3_finding *out)
 {
-    if (out->verdict == M3_VERDICT_NOT_JUDGED) snprintf(out->note, sizeof out->note, "missing: %.150s", g->missing);
+    if (out->verdict == M3_VERDICT_NOT_JUDGED) m3_finding_note(out, "missing: %.150s", g->missing);
     m3_gradients_forget(g);
 }
 
@@ -206,7 +197,7 @@ static void judge_tap(struct m3_gradients *g, const struct m3_tensor *t, enum m3
         return;
     }
     const struct name name = name_of(g, x);
-    struct m3_blamed *out = begin(g, t, tap, layer, name.operator, name.section);
+    struct m3_finding *out = begin(g, t, tap, layer, name.operator, name.section);
     double *y = m3_gradients_room(g, x->rows * x->width), *allowed = m3_gradients_room(g, x->rows * x->width);
     if (!g->status) each_reader(g, x, take_back, y, allowed);
     if (!g->status && !g->missing[0])
@@ -334,7 +325,7 @@ static int judge_parameter(void *self, const struct m3_tensor_spec *spec)
         return g->status;
     }
     const struct name by = is_bias_of_router(spec) ? name_of_operator(M3_OP_ROUTE) : name_of_request(&r);
-    struct m3_blamed *out = begin(g, t, M3_TAP_PROJECTOR_OUT, -1, by.operator, by.section);
+    struct m3_finding *out = begin(g, t, M3_TAP_PROJECTOR_OUT, -1, by.operator, by.section);
     double *y = m3_gradients_room(g, n), *allowed = m3_gradients_room(g, n);
     /* An expert without a row, and the router's bias, have gradients of 0. */
     if (!g->status && !is_bias_of_router(spec) && r.T > 0) m3_gradients_add(g, &r, output, y, allowed, n);
@@ -356,7 +347,7 @@ static int has_loss(const struct m3_safetensors *file, const char *loss, int unk
     return has;
 }
 
-int m3_blame_gradients(struct m3_blame *result, const struct m3_blaming *b)
+int m3_blame_gradients(struct m3_judgement *result, const struct m3_blaming *b)
 {
     const struct m3_arithmetic plain = m3_setting_arithmetic(b->setting, 1);
     struct m3_gradients g = { .result = result, .b = b, .s = b->setting, .plain = plain };

@@ -276,7 +276,7 @@ static const struct answer *best_answer(const struct naming *n)
     return best;
 }
 
-static void write_name(struct m3_blamed *out, const struct naming *n, const struct answer *best)
+static void write_name(struct m3_finding *out, const struct naming *n, const struct answer *best)
 {
     out->mistake = best->mistake;
     out->from_mistake = best->distance;
@@ -293,7 +293,7 @@ static void write_name(struct m3_blamed *out, const struct naming *n, const stru
 /* Mistakes that were named at earlier taps, which are likely to be the cause here too. */
 static int try_named(struct naming *n, const struct m3_blame_named *named)
 {
-    struct m3_blamed *out = n->item->blamed;
+    struct m3_finding *out = n->item->blamed;
     int status = M3_OK;
     for (int i = 0; i < named->count && !status && !out->mistake; i++) {
         const int at = n->count;
@@ -305,7 +305,7 @@ static int try_named(struct naming *n, const struct m3_blame_named *named)
 
 static int try_all(struct naming *n, struct m3_blame_named *named)
 {
-    struct m3_blamed *out = n->item->blamed;
+    struct m3_finding *out = n->item->blamed;
     int status = M3_OK;
     n->count = 0;
     for (int k = 0; k < m3_mistake_count() && !status; k++)
@@ -326,7 +326,7 @@ static void forget_answers(struct naming *n)
 }
 
 /* The row of the worst element. */
-static int64_t worst_row(const struct m3_blamed *tap) { return tap->rank > 0 ? tap->index[0] : 0; }
+static int64_t worst_row(const struct m3_finding *tap) { return tap->rank > 0 ? tap->index[0] : 0; }
 
 int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *made)
@@ -354,12 +354,12 @@ int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item
 
 /* ---- what is said */
 
-static void say(struct m3_blame *result, const struct m3_blamed *tap)
+static void say(struct m3_judgement *result, const struct m3_finding *tap)
 {
     const struct m3_mistake *mistake = tap->mistake;
     int64_t explained = 0;
     char others[64] = "", reading[96] = "";
-    for (int64_t i = 0; i < result->count; i++) explained += result->taps[i].mistake == mistake;
+    for (int64_t i = 0; i < result->count; i++) explained += result->findings[i].mistake == mistake;
     if (explained > 1)
         snprintf(others, sizeof others, "; it explains %" PRId64 " more %s", explained - 1,
                  explained == 2 ? "tap" : "taps");
@@ -367,20 +367,20 @@ static void say(struct m3_blame *result, const struct m3_blamed *tap)
     m3_fail(&result->notes, M3_OK,
             "%s looks like %s (%s): the %s of this mistake are within %.1g of the candidate's, the right ones %.1g "
             "away%s%s%s%s",
-            tap->name, mistake->id, mistake->what, tap->selection ? "choices" : "results", tap->from_mistake,
+            tap->tap, mistake->id, mistake->what, tap->selection ? "choices" : "results", tap->from_mistake,
             tap->from_right, tap->same_results[0] ? "; the same results: " : "", tap->same_results, reading, others);
 }
 
-void m3_blame_say_mistakes(struct m3_blame *result)
+void m3_blame_say_mistakes(struct m3_judgement *result)
 {
-    const struct m3_blamed *culprit = result->culprit;
+    const struct m3_finding *culprit = result->first;
     for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_blamed *tap = &result->taps[i];
+        const struct m3_finding *tap = &result->findings[i];
         if (!tap->mistake) continue;
         if (!result->mistake) result->mistake = tap->mistake->id;
         if (tap->is_first_named) say(result, tap);
     }
     if (culprit && !culprit->mistake && culprit->mistakes_tried > 0)
-        m3_fail(&result->notes, M3_OK, "%s: none of the %d known mistakes of %s explains it", culprit->name,
+        m3_fail(&result->notes, M3_OK, "%s: none of the %d known mistakes of %s explains it", culprit->tap,
                 culprit->mistakes_tried, culprit->operators > 1 ? "these operators" : "this operator");
 }

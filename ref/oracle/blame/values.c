@@ -72,7 +72,7 @@ static void add_row(struct sums *sums, const struct m3_side_by_side *s, int64_t 
 }
 
 /* Without the truth nothing is inherited: then it is what the operator gives. */
-static int measure(struct m3_blamed *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
+static int measure(struct m3_finding *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
                    const struct m3_blame_item *item, double u)
 {
     const size_t bytes = (size_t)item->width * sizeof(double);
@@ -88,24 +88,16 @@ static int measure(struct m3_blamed *out, const struct m3_blaming *b, const stru
     out->inherited = share(sums.inherited, sums.reference);
     out->created = share(sums.created, sums.reference);
     out->allowed = share(sums.allowed, sums.reference);
+    out->off.rel_l2 = out->created;
+    out->off.allowed_l2 = out->allowed;
     return M3_OK;
-}
-
-void m3_blame_place(struct m3_blamed *out, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank)
-{
-    out->rank = rank;
-    for (int i = rank - 1; i > 0; i--) {
-        out->index[i] = rest % tensor->shape[i];
-        rest /= tensor->shape[i];
-    }
-    out->index[0] = number;
 }
 
 /* What looks like another value of a parameter. */
 static int test_parameters(const struct m3_blaming *b, const struct m3_blame_item *item,
                            const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
 {
-    struct m3_blamed *out = item->blamed;
+    struct m3_finding *out = item->blamed;
     const struct m3_side_by_side_tap tap = { b->trace, item->tap, item->layer };
     if (out->tiers.status) return M3_OK;
     int status = m3_side_by_side_parameters(&out->tiers, s, rules, &tap, b->error);
@@ -127,34 +119,35 @@ static double largest_error(const struct m3_side_by_side *s)
     return error == 0 ? 0 : error / size;
 }
 
-static int settle(struct m3_blamed *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
+static int settle(struct m3_finding *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
                   const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
 {
     out->tiers = m3_side_by_side_verdict(s, rules);
     out->verdict = out->tiers.verdict;
     out->n = rules->n, out->f = rules->f;
-    out->max_rel = largest_error(s);
+    out->violations = out->tiers.hard;
+    out->off.max_rel = largest_error(s);
     const int status = measure(out, b, s, item, m3_setting_arithmetic(rules->setting, s->count).u);
     const int64_t worst = out->tiers.worst;
     if (out->tiers.status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
-        snprintf(out->note, sizeof out->note, "its inputs are so large that their bound is no number");
+        m3_finding_note(out, "its inputs are so large that their bound is no number");
         return status;
     }
     if (worst < 0) return status;
-    m3_blame_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
+    m3_finding_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
     out->got = s->got[worst];
     out->want = s->want[worst];
     if (out->verdict != M3_VERDICT_FAIL || !m3_is_logits(item->tap) || out->note[0]) return status;
     const char *hint = m3_value_hint(s->got, s->want, s->rows, item->width);
-    if (hint) snprintf(out->note, sizeof out->note, "%s", hint);
+    if (hint) m3_finding_note(out, "%s", hint);
     return status;
 }
 
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *recomputed)
 {
-    struct m3_blamed *out = item->blamed;
+    struct m3_finding *out = item->blamed;
     const struct m3_profile *profile = b->setting->profile;
     const double rounding = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
     const int64_t elements = dumped->rows * item->width;
@@ -172,14 +165,14 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     int status = is_view ? M3_OK : m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
     if (!status && !is_view) gather(&s, item, dumped, recomputed, rounding);
     out->rows = s.rows;
-    out->left_out = dumped->rows - s.rows;
+    out->rows_left_out = dumped->rows - s.rows;
     out->elements = s.count;
     if (!status && s.rows > 0) {
         status = settle(out, b, &s, item, &rules);
         if (!status) status = test_parameters(b, item, &s, &rules);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
-        snprintf(out->note, sizeof out->note, "its inputs are missing or no numbers in every row");
+        m3_finding_note(out, "its inputs are missing or no numbers in every row");
     }
     m3_side_by_side_free(&s);
     return status;

@@ -59,8 +59,9 @@ static int run_honest(void *self, const struct m3_setting *s, struct m3_safetens
     return m3_follow_rows(truth, rows, &plan, error);
 }
 
-int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
-                    const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error)
+int m3_blame_honest(struct m3_judgement *result, const struct m3_setting *setting,
+                    const struct m3_safetensors *candidate, const struct m3_blame_options *options, int64_t row_runs,
+                    struct m3_error *error)
 {
     struct m3_blame_options own = *options;
     struct running running = { .row_runs = row_runs, .progress = options->progress };

@@ -11,7 +11,8 @@ int m3_honest_can_run(const struct m3_setting *setting);
 int64_t m3_honest_runs_of(const struct m3_profile *profile);
 
 /* As m3_blame; row_runs: how many implementations, 0: none, -1: as many as the profile needs. */
-int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
-                    const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error);
+int m3_blame_honest(struct m3_judgement *result, const struct m3_setting *setting,
+                    const struct m3_safetensors *candidate, const struct m3_blame_options *options, int64_t row_runs,
+                    struct m3_error *error);
 
 #endif

@@ -10,7 +10,8 @@
 #include "model/files/origin.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/private/check.h"
-#include "oracle/judge/judge.h"
+#include "oracle/judge/compare.h"
+#include "oracle/judge/finding/settle.h"
 #include "oracle/variants/honest_rows.h"
 
 /* Honest implementations cannot be drawn for every profile; then the truth has none. */
@@ -130,58 +131,7 @@ int m3_check_is_full(const struct m3_setting *s, const struct m3_safetensors *ca
     return 1;
 }
 
-/* ---- one verdict of the two */
-
-/* blame judges a tap by its own inputs, and so decides; the comparison decides where blame has no verdict. */
-static void fill_in(struct m3_check *check, struct m3_blamed *tap)
-{
-    struct m3_blame *blame = &check->blame;
-    if (tap->verdict != M3_VERDICT_NOT_JUDGED || tap->is_blind) return;
-    for (int64_t i = 0; i < check->comparison.count; i++) {
-        const struct m3_stage *stage = &check->comparison.stages[i];
-        if (strcmp(stage->tap, tap->name) != 0 || !m3_is_judged(stage->verdict)) continue;
-        tap->verdict = stage->verdict;
-        tap->tiers.headroom = stage->headroom;
-        tap->got = stage->got, tap->want = stage->want;
-        tap->rank = stage->rank;
-        memcpy(tap->index, stage->index, sizeof tap->index);
-        snprintf(tap->note, sizeof tap->note, "judged by the comparison with the truth");
-        blame->not_judged--, blame->unjudged--, blame->judged++;
-        check->by_comparison++;
-        blame->failed += stage->verdict == M3_VERDICT_FAIL;
-        blame->suspect += stage->verdict == M3_VERDICT_SUSPECT;
-    }
-}
-
-/* The first tap that fails, otherwise the first suspect. */
-static const struct m3_blamed *first_wrong(const struct m3_blame *blame)
-{
-    for (int64_t i = 0; i < blame->count; i++)
-        if (blame->taps[i].verdict == M3_VERDICT_FAIL) return &blame->taps[i];
-    for (int64_t i = 0; i < blame->count; i++)
-        if (blame->taps[i].verdict == M3_VERDICT_SUSPECT) return &blame->taps[i];
-    return NULL;
-}
-
-void m3_check_settle(struct m3_check *check)
-{
-    struct m3_blame *blame = &check->blame;
-    for (int64_t i = 0; i < blame->count && !check->parts; i++) fill_in(check, &blame->taps[i]);
-    blame->culprit = first_wrong(blame);
-    const struct m3_tally tally = { .judged = blame->judged,
-                                    .failed = blame->failed,
-                                    .suspect = blame->suspect,
-                                    .not_comparable = blame->not_comparable,
-                                    .unjudged = blame->unjudged };
-    blame->verdict = m3_run_verdict(&tally);
-    blame->status = m3_run_status(blame->verdict);
-    check->judged = blame->judged;
-    check->failed = blame->failed;
-    check->suspect = blame->suspect;
-    check->stages = blame->count + blame->extra;
-    check->verdict = blame->verdict;
-    check->status = blame->status;
-}
+/* ---- what is named */
 
 /* *is: is the mistake, by its own words, a part of the reading that explains all? */
 static int is_of_reading(int *is, const struct m3_mistake *mistake, const struct m3_check *check,
@@ -199,7 +149,7 @@ static int is_of_reading(int *is, const struct m3_mistake *mistake, const struct
 
 int m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *error)
 {
-    const struct m3_mistake *mistake = check->blame.culprit ? check->blame.culprit->mistake : NULL;
+    const struct m3_mistake *mistake = check->blame.first ? check->blame.first->mistake : NULL;
     const int has_reading = check->reading[0] != '\0';
     int is_named = mistake != NULL;
     const int status =
@@ -264,18 +214,18 @@ static int judge_with_truth(struct beside *b, int64_t row_runs, struct m3_error 
 
 /* Is there a tap that nothing could judge? In a full dump that is wrong it reads numbers that are none: there the cause
  * has been judged. So has a reading by which something is wrong. */
-static int is_left(const struct m3_blame *blame, int is_full, const struct m3_blame_options *options)
+static int is_left(const struct m3_judgement *blame, int is_full, const struct m3_blame_options *options)
 {
     int left = 0;
     for (int64_t i = 0; i < blame->count; i++)
-        left |= blame->taps[i].verdict == M3_VERDICT_NOT_JUDGED && !blame->taps[i].is_blind;
+        left |= blame->findings[i].verdict == M3_VERDICT_NOT_JUDGED && !blame->findings[i].is_blind;
     return left && (blame->failed == 0 || (!is_full && !options->is_alone));
 }
 
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                    const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error)
 {
-    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
     const int keeps = keeps_truth(plan);
     const int is_full = m3_check_is_full(plan->setting, candidate);
@@ -289,8 +239,7 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
     }
     if (!status && has_truth) status = compare(check, plan, candidate, error);
     if (status) return status;
-    check->blamed = check->blame.culprit;
-    m3_check_settle(check);
+    m3_judgement_compare(&check->blame, &check->comparison);
     return M3_OK;
 }
 
@@ -300,7 +249,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     const struct m3_blame_options options = { .profile = plan->profile,
                                               .names_mistakes = 1,
                                               .progress = plan->progress };
-    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     int status = check_origin(plan, candidate, error);
     if (!status) status = m3_check_judge(check, plan, candidate, &options, notes, error);
     if (status) return status;
@@ -314,8 +263,8 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
 void m3_check_free(struct m3_check *check)
 {
     m3_truth_close(&check->truth);
-    m3_comparison_free(&check->comparison);
-    m3_blame_free(&check->blame);
+    m3_judgement_free(&check->comparison);
+    m3_judgement_free(&check->blame);
     for (int64_t b = 0; b < check->part_count; b++) m3_check_free(&check->parts[b]);
     free(check->parts);
     m3_parts_free(&check->kept_parts);

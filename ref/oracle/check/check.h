@@ -23,13 +23,8 @@ struct m3_check_plan {
 
 struct m3_check {
     struct m3_truth truth;              /* no file: nothing needed it */
-    struct m3_comparison comparison;    /* with the truth, if there is one */
-    struct m3_blame blame;              /* taps that it cannot judge have the comparison's verdict, and say so */
-    const struct m3_blamed *blamed;     /* the culprit by blame alone; NULL: none */
-    enum m3_verdict verdict;
-    enum m3_status status;
-    int64_t judged, failed, suspect, stages;    /* taps of the candidate */
-    int64_t by_comparison;              /* those that only the comparison could judge */
+    struct m3_judgement comparison;    /* with the truth, if there is one */
+    struct m3_judgement blame;              /* taps that it cannot judge have the comparison's verdict, and say so */
     int64_t double_passes;              /* over the weights: the model run in double */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[M3_SEMANTICS_TEXT];    /* "selection=shared": by this reading nothing is wrong; or "" */

@@ -19,17 +19,15 @@ struct trying {
     const struct m3_check_plan *plan;
     const struct m3_safetensors *candidate;
     struct m3_semantics semantics;      /* as far as the search has come, */
-    struct m3_blamed culprit;           /* and what is the first wrong tap by it */
-    int by_comparison;                  /* which only the comparison with the truth could judge */
+    struct m3_finding first;            /* and what is the first wrong tap by it */
     struct m3_semantics better;         /* a reading by which the first wrong tap is a later one, */
-    struct m3_blamed later;             /* this; name "": there is none */
-    int later_by_comparison;
+    struct m3_finding later;            /* this; tap NULL: there is none */
     int explains;                       /* by `better` nothing is wrong */
     struct m3_error *error;
 };
 
 /* Is the first wrong tap judged by what it reads? Then it can be tried alone. */
-static int is_alone(const struct trying *t) { return !t->culprit.judged_by && !t->by_comparison; }
+static int is_alone(const struct trying *t) { return t->first.judged_by == M3_BY_OPERATOR; }
 
 /* What is created in the worst row of the first wrong tap by a reading; NaN: by it the model has no such tap. *passes: nothing else than
  * rounding. */
@@ -37,16 +35,16 @@ static int try_tap(int *passes, double *created, const struct trying *t, const s
 {
     struct m3_setting setting = *t->plan->setting;
     struct m3_blame_options options = {
-        .taps = t->culprit.name, .force = 1, .is_alone = 1, .progress = t->plan->progress
+        .taps = t->first.tap, .force = 1, .is_alone = 1, .progress = t->plan->progress
     };
     struct m3_error ignored = { 0 };
-    struct m3_blame blame;
+    struct m3_judgement blame;
     setting.semantics = semantics;
-    if (t->culprit.rank > 0) options.first_row = t->culprit.index[0], options.end_row = options.first_row + 1;
+    if (t->first.rank > 0) options.first_row = t->first.index[0], options.end_row = options.first_row + 1;
     const int status = m3_blame(&blame, &setting, t->candidate, &options, &ignored);
     *passes = status == M3_NOT_COMPARABLE || (!status && blame.failed + blame.suspect + blame.not_comparable == 0);
-    *created = !status && blame.count == 1 ? blame.taps[0].created : NAN;
-    m3_blame_free(&blame);
+    *created = !status && blame.count == 1 ? blame.findings[0].created : NAN;
+    m3_judgement_free(&blame);
     if (!status || status == M3_NOT_COMPARABLE) m3_error_free(&ignored);
     else m3_fail_because(t->error, status, &ignored);
     return status == M3_NOT_COMPARABLE ? M3_OK : status;
@@ -67,10 +65,10 @@ static int try_all(struct trying *t, const struct m3_semantics *semantics)
     plan.keeps = plan.compares = 0;
     const int status = m3_check_judge(&other, &plan, t->candidate, &options, &notes, t->error);
     if (!status && other.blame.not_comparable == 0 && other.blame.extra <= t->check->blame.extra) {
-        const struct m3_blamed *culprit = other.blame.culprit, *best = t->later.name[0] ? &t->later : &t->culprit;
-        t->explains = other.verdict == M3_VERDICT_PASS && other.judged >= t->check->judged;
-        const int is_later = culprit && m3_tap_order(culprit->tap, culprit->layer, best->tap, best->layer) > 0;
-        if (is_later) t->later = *culprit, t->later_by_comparison = culprit != other.blamed;
+        const struct m3_finding *culprit = other.blame.first, *best = t->later.tap ? &t->later : &t->first;
+        t->explains = other.blame.verdict == M3_VERDICT_PASS && other.blame.judged >= t->check->blame.judged;
+        const int is_later = culprit && m3_tap_order(culprit->id, culprit->layer, best->id, best->layer) > 0;
+        if (is_later) t->later = *culprit;
         if (t->explains || is_later) t->better = *semantics;
     }
     t->check->double_passes += other.double_passes;
@@ -92,11 +90,11 @@ static double lowest(double x, double d, const double y[3], double most)
 /* Does a tap pass that reads the same noise? The router's logits are made of few numbers, and seldom the culprit. */
 static int router_passes(const struct trying *t)
 {
-    const struct m3_blame *blame = &t->check->blame;
-    if (t->culprit.tap == M3_TAP_ROUTER_LOGITS) return 0;
+    const struct m3_judgement *blame = &t->check->blame;
+    if (t->first.id == M3_TAP_ROUTER_LOGITS) return 0;
     for (int64_t i = 0; i < blame->count; i++)
-        if (blame->taps[i].tap == M3_TAP_ROUTER_LOGITS && blame->taps[i].layer == t->culprit.layer)
-            return blame->taps[i].verdict == M3_VERDICT_PASS;
+        if (blame->findings[i].id == M3_TAP_ROUTER_LOGITS && blame->findings[i].layer == t->first.layer)
+            return blame->findings[i].verdict == M3_VERDICT_PASS;
     return 0;
 }
 
@@ -154,11 +152,11 @@ static int try(struct trying *t, const struct m3_semantics *semantics)
 static int step(struct trying *t)
 {
     struct m3_semantics others[M3_MOST_READINGS];
-    const int is_one = is_alone(t) && t->culprit.operators == 1;
-    const struct m3_shows_at at = { .tap = is_one ? t->culprit.name : NULL };
+    const int is_one = is_alone(t) && t->first.operators == 1;
+    const struct m3_shows_at at = { .tap = is_one ? t->first.tap : NULL };
     const int count = m3_list_readings(others, &t->semantics, t->plan->setting, &at);
     int status = M3_OK;
-    t->later.name[0] = '\0';
+    t->later.tap = NULL;
     for (int i = 0; i < count && !status && !t->explains; i++) status = try(t, &others[i]);
     return status;
 }
@@ -177,17 +175,15 @@ int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, 
                       struct m3_error *error)
 {
     struct trying t = { .check = check, .plan = plan, .candidate = candidate, .error = error };
-    if (!check->blame.culprit) return M3_OK;
+    if (!check->blame.first) return M3_OK;
     t.semantics = *plan->setting->semantics;
-    t.culprit = *check->blame.culprit;
-    t.by_comparison = check->blame.culprit != check->blamed;
+    t.first = *check->blame.first;
     int status = try_stated(&t);
     for (int steps = 0; steps < MOST_STEPS && !status && !t.explains; steps++) {
         status = step(&t);
-        if (!t.later.name[0]) break;
+        if (!t.later.tap) break;
         t.semantics = t.better;
-        t.culprit = t.later;
-        t.by_comparison = t.later_by_comparison;
+        t.first = t.later;
     }
     if (!status && t.explains) m3_semantics_changes(check->reading, plan->setting->semantics, &t.better);
     return status;

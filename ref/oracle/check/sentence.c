@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "oracle/check/private/check.h"
 
-static void say_place(struct m3_text *w, const struct m3_blamed *tap)
+static void say_place(struct m3_text *w, const struct m3_finding *tap)
 {
     if (tap->rank > 0 && tap->in_sequence > 0)
         m3_text_add(w, " in sequence %" PRId64 ", row %" PRId64 ",", tap->in_sequence - 1, tap->index[0]);
@@ -17,7 +17,7 @@ static void say_place(struct m3_text *w, const struct m3_blamed *tap)
 }
 
 /* How wrong the tap is. */
-static void say_size(struct m3_text *w, const struct m3_blamed *tap)
+static void say_size(struct m3_text *w, const struct m3_finding *tap)
 {
     const double share = tap->tiers.headroom;
     if (tap->selection) {
@@ -42,7 +42,7 @@ static void say_size(struct m3_text *w, const struct m3_blamed *tap)
 /* What explains it, the surest first. */
 static void say_cause(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
 {
-    const struct m3_blamed *culprit = check->blame.culprit;
+    const struct m3_finding *culprit = check->blame.first;
     if (check->reading[0])
         m3_text_add(w, " The engine follows another reading of the model: with --set %s nothing is wrong.",
                     check->reading);
@@ -63,45 +63,45 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
 /* Do all taps before the culprit pass? */
 static int all_right_before(const struct m3_check *check)
 {
-    for (int64_t i = 0; i < check->blame.count && &check->blame.taps[i] != check->blame.culprit; i++)
-        if (check->blame.taps[i].verdict != M3_VERDICT_PASS) return 0;
+    for (int64_t i = 0; i < check->blame.count && &check->blame.findings[i] != check->blame.first; i++)
+        if (check->blame.findings[i].verdict != M3_VERDICT_PASS) return 0;
     return 1;
 }
 
 static void say_wrong(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
 {
-    const struct m3_blamed *culprit = check->blame.culprit;
-    m3_text_add(w, "%s %s in %s", culprit->name, culprit->verdict == M3_VERDICT_FAIL ? "is wrong" : "is suspect",
+    const struct m3_finding *culprit = check->blame.first;
+    m3_text_add(w, "%s %s in %s", culprit->tap, culprit->verdict == M3_VERDICT_FAIL ? "is wrong" : "is suspect",
                 plan->candidate_name);
     say_size(w, culprit);
     m3_text_add(w, ".%s", all_right_before(check) ? " What comes before it is right." : "");
     say_cause(w, check, plan);
 }
 
-static const struct m3_blamed *first_of(const struct m3_blame *blame, enum m3_verdict verdict)
+static const struct m3_finding *first_of(const struct m3_judgement *blame, enum m3_verdict verdict)
 {
     for (int64_t i = 0; i < blame->count; i++)
-        if (blame->taps[i].verdict == verdict) return &blame->taps[i];
+        if (blame->findings[i].verdict == verdict) return &blame->findings[i];
     return NULL;
 }
 
 void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
 {
     struct m3_text w = { check->sentence, sizeof check->sentence, 0 };
-    const struct m3_blamed *unjudged = first_of(&check->blame, M3_VERDICT_NOT_JUDGED);
-    const struct m3_blamed *misfit = first_of(&check->blame, M3_VERDICT_NOT_COMPARABLE);
-    if (check->blame.culprit) {
+    const struct m3_finding *unjudged = first_of(&check->blame, M3_VERDICT_NOT_JUDGED);
+    const struct m3_finding *misfit = first_of(&check->blame, M3_VERDICT_NOT_COMPARABLE);
+    if (check->blame.first) {
         say_wrong(&w, check, plan);
-    } else if (check->verdict == M3_VERDICT_PASS) {
+    } else if (check->blame.verdict == M3_VERDICT_PASS) {
         m3_text_add(
             &w, "Nothing is wrong in %s: its tensors (%" PRId64 ") agree with the reference up to the rounding of %s.",
-            plan->candidate_name, check->judged, plan->profile);
+            plan->candidate_name, check->blame.judged, plan->profile);
     } else {
         m3_text_add(&w,
                     "Nothing wrong was found in %s, but only %" PRId64 " of its %" PRId64 " tensors could be judged",
-                    plan->candidate_name, check->judged, check->stages);
-        if (misfit) m3_text_add(&w, "; %s could not be compared: %s", misfit->name, misfit->note);
-        else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->name, unjudged->note);
+                    plan->candidate_name, check->blame.judged, check->blame.count + check->blame.extra);
+        if (misfit) m3_text_add(&w, "; %s could not be compared: %s", misfit->tap, misfit->note);
+        else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->tap, unjudged->note);
         m3_text_add(&w, ".");
     }
     m3_make_printable(check->sentence, strlen(check->sentence));

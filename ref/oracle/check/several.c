@@ -11,6 +11,7 @@
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/private/check.h"
 #include "oracle/judge/align.h"
+#include "oracle/judge/finding/settle.h"
 
 /* Opens the truth that was kept for these sequences, if there is one. */
 static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const struct m3_check_plan *plan,
@@ -75,25 +76,24 @@ static int check_each(struct m3_check *check, const struct m3_check_plan *plan, 
 static int put_together(struct m3_check *check, const struct m3_parts *candidate, struct m3_error *error)
 {
     const int64_t count = check->part_count;
-    struct m3_blame *blames = calloc((size_t)count, sizeof *blames);
-    struct m3_comparison *comparisons = calloc((size_t)count, sizeof *comparisons);
+    struct m3_judgement *blames = calloc((size_t)count, sizeof *blames);
+    struct m3_judgement *comparisons = calloc((size_t)count, sizeof *comparisons);
     struct m3_side *sides = calloc((size_t)count * 2, sizeof *sides);
     int status = blames && comparisons && sides ? M3_OK : m3_fail_memory(error, "sequences", 0);
     for (int64_t b = 0; !status && b < count; b++) {
         struct m3_check *part = &check->parts[b];
         const struct m3_safetensors *truth = m3_truth_file(&part->truth);
-        check->by_comparison += part->by_comparison;
         check->double_passes += part->double_passes;
         blames[b] = part->blame;
         comparisons[b] = part->comparison;
-        part->blame = (struct m3_blame){ 0 };
-        part->comparison = (struct m3_comparison){ 0 };
+        part->blame = (struct m3_judgement){ 0 };
+        part->comparison = (struct m3_judgement){ 0 };
         if (truth) status = m3_side_begin(&sides[2 * b], truth, error);
         if (!status) status = m3_side_begin(&sides[2 * b + 1], candidate->files[b], error);
     }
-    if (!status) status = m3_compare_together(&check->comparison, comparisons, sides, count, error);
+    if (!status) status = m3_judgement_together(&check->comparison, comparisons, sides, count, error);
     else free(comparisons), free(sides);
-    if (!status) status = m3_blame_together(&check->blame, blames, count, error);
+    if (!status) status = m3_judgement_together(&check->blame, blames, NULL, count, error);
     else free(blames);
     return status;
 }
@@ -103,7 +103,7 @@ static void find_reading(struct m3_check *check)
 {
     for (int64_t b = 0; b < check->part_count; b++) {
         const struct m3_check *part = &check->parts[b];
-        if (part->verdict != M3_VERDICT_FAIL && part->verdict != M3_VERDICT_SUSPECT) continue;
+        if (part->blame.verdict != M3_VERDICT_FAIL && part->blame.verdict != M3_VERDICT_SUSPECT) continue;
         const int other = check->reading[0] && strcmp(check->reading, part->reading) != 0;
         memcpy(check->reading, part->reading, sizeof check->reading);
         if (other || !part->reading[0]) {
@@ -122,10 +122,18 @@ static int is_padded_before(const struct m3_layout *l)
     return 0;
 }
 
-static int shows_anchor(const struct m3_blamed *culprit)
+static int shows_anchor(const struct m3_finding *culprit)
 {
-    return culprit->operators > 1 || culprit->tap == M3_TAP_INDEX_BLOCK_SCORES || culprit->tap == M3_TAP_INDEX_BLOCKS ||
-           culprit->tap == M3_TAP_ATTN || culprit->tap == M3_TAP_ATTN_LSE;
+    return culprit->operators > 1 || culprit->id == M3_TAP_INDEX_BLOCK_SCORES || culprit->id == M3_TAP_INDEX_BLOCKS ||
+           culprit->id == M3_TAP_ATTN || culprit->id == M3_TAP_ATTN_LSE;
+}
+
+/* Taps that only the comparison with the truth could judge: an anchor is tried without it. */
+static int64_t compared_alone(const struct m3_check *check)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < check->blame.count; i++) count += check->blame.findings[i].judged_by == M3_BY_COMPARISON;
+    return count;
 }
 
 /* Is nothing wrong in any sequence, although as much is judged? */
@@ -136,7 +144,7 @@ static int try_anchor(int *explains, const struct m3_check *check, const struct 
     const struct m3_blame_options options = {
         .profile = plan->profile, .force = 1, .is_alone = 1, .progress = plan->progress
     };
-    struct m3_blame all, *each = calloc((size_t)parts->count, sizeof *each);
+    struct m3_judgement all, *each = calloc((size_t)parts->count, sizeof *each);
     int status = each ? M3_OK : m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *each);
     for (int64_t b = 0; !status && b < parts->count; b++) {
         struct m3_setting setting = *plan->setting;
@@ -146,14 +154,14 @@ static int try_anchor(int *explains, const struct m3_check *check, const struct 
             status = m3_blame_honest(&each[b], &setting, parts->files[b], &options, plan->row_runs, error);
     }
     if (status) {
-        for (int64_t b = 0; each && b < parts->count; b++) m3_blame_free(&each[b]);
+        for (int64_t b = 0; each && b < parts->count; b++) m3_judgement_free(&each[b]);
         free(each);
         return status;
     }
-    status = m3_blame_together(&all, each, parts->count, error);
+    status = m3_judgement_together(&all, each, NULL, parts->count, error);
     *explains = !status && all.failed == 0 && all.suspect == 0 && all.not_comparable == 0 &&
-                all.judged + check->by_comparison >= check->judged && all.extra == check->blame.extra;
-    m3_blame_free(&all);
+                all.judged + compared_alone(check) >= check->blame.judged && all.extra == check->blame.extra;
+    m3_judgement_free(&all);
     return status;
 }
 
@@ -164,8 +172,8 @@ static int try_other_anchor(struct m3_check *check, const struct m3_check_plan *
     const int by_slot = other.block_anchor == M3_ANCHOR_SLOT;
     struct m3_parts parts = { 0 };
     int explains = 0, status = M3_OK;
-    if (!check->blame.culprit || check->reading[0]) return M3_OK;
-    if (!is_padded_before(&batch->layout) || !shows_anchor(check->blame.culprit)) return M3_OK;
+    if (!check->blame.first || check->reading[0]) return M3_OK;
+    if (!is_padded_before(&batch->layout) || !shows_anchor(check->blame.first)) return M3_OK;
     other.block_anchor = by_slot ? M3_ANCHOR_SEQUENCE : M3_ANCHOR_SLOT;
     const char **hashes = calloc((size_t)batch->layout.count, sizeof *hashes);
     if (!hashes) return m3_fail_memory(error, "sequences", 0);
@@ -186,7 +194,7 @@ static int check_several(struct m3_check *check, const struct m3_check_plan *pla
 {
     struct m3_parts kept = { 0 };
     struct m3_safetensors *kept_file = NULL;
-    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     check->parts = calloc((size_t)parts->count, sizeof *check->parts);
     if (!check->parts) return m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *check->parts);
     check->part_count = parts->count;
@@ -196,8 +204,7 @@ static int check_several(struct m3_check *check, const struct m3_check_plan *pla
     check->kept_file = kept_file;
     if (!status) status = put_together(check, parts, error);
     if (status) return status;
-    m3_check_settle(check);
-    check->blamed = check->blame.culprit;
+    m3_judgement_compare(&check->blame, &check->comparison);
     find_reading(check);
     status = try_other_anchor(check, plan, batch, candidate, error);
     if (!status) status = m3_check_name_cause(check, plan, error);

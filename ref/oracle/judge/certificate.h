@@ -53,7 +53,7 @@ struct m3_judged_decision {
     int64_t row, group; /* its number in the sequence; -1: the tap has no groups */
     const struct m3_decision *decision;
     const struct m3_certificate *certificate;
-    const char *scores, *bounded_by; /* as in struct m3_stage */
+    const char *scores, *bounded_by; /* as in struct m3_finding */
     int tainted; /* not judged */
 };
 

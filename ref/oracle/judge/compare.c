@@ -15,10 +15,10 @@
 #include "oracle/judge/private/match.h"
 #include "oracle/judge/taint.h"
 
-static void note(struct m3_comparison *result, const char *text) { m3_fail(&result->notes, M3_OK, "%s", text); }
+static void note(struct m3_judgement *result, const char *text) { m3_fail(&result->notes, M3_OK, "%s", text); }
 
 /* Checks that both dumps belong to one model and one case, as far as they state it. */
-static int check_origin(struct m3_comparison *result, const struct m3_safetensors *reference,
+static int check_origin(struct m3_judgement *result, const struct m3_safetensors *reference,
                         const struct m3_safetensors *candidate, int force, struct m3_error *error)
 {
     const struct m3_origin expected = m3_origin_of_file(reference);
@@ -29,7 +29,7 @@ static int check_origin(struct m3_comparison *result, const struct m3_safetensor
     return status;
 }
 
-static int taint(struct m3_comparing *all, const struct m3_stage *stage, struct m3_error *error)
+static int taint(struct m3_comparing *all, const struct m3_finding *stage, struct m3_error *error)
 {
     int status = M3_OK;
     for (int64_t i = 0; i < stage->differing && stage->flips != NULL && status == M3_OK; i++) {
@@ -46,65 +46,28 @@ static int is_tainted(void *context, enum m3_tap tap, int64_t layer, int64_t row
     return m3_taint_of(all->result->taint, tap, layer, row, group) != M3_TAINT_NONE;
 }
 
-static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
+static int judge(struct m3_finding *finding, struct m3_comparing *all, const struct m3_matched *matched,
                  struct m3_error *error)
 {
     const enum m3_tap tap = (enum m3_tap)matched->tap;
     const enum m3_tap_kind kind = m3_tap_table[tap].kind;
-    *stage = (struct m3_stage){ .tap = matched->want->name,
-                                .reference = matched->want,
-                                .candidate = matched->got,
-                                .logits = matched->logits,
-                                .selection = kind == M3_KIND_CHOICES,
-                                .n = -1,
-                                .f = -1,
-                                .z2 = NAN,
-                                .grid = M3_DTYPES,
-                                .percentile = NAN,
-                                .envelope_median = NAN,
-                                .envelope_largest = NAN,
-                                .row_error = NAN,
-                                .row_error_largest = NAN,
-                                .row_nearest = NAN,
-                                .row_nearest_largest = NAN };
-    for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
-    const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
+    *finding = m3_finding_of(matched->want->name, tap, matched->layer, matched->want, matched->got);
+    finding->logits = matched->logits;
+    const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, finding->tap, tap, matched->layer);
     all->rules.coarse = coarse;         /* of scores: places before them are stored no more coarsely */
-    if (kind == M3_KIND_REALS) return m3_judge_floats(stage, all, *matched, &coarse, error);
-    stage->judged_by = "equality";
-    if (kind == M3_KIND_COUNTS) return m3_judge_values(stage, matched, &(struct m3_float_rules){ 0 }, error);
+    if (kind == M3_KIND_REALS) return m3_judge_floats(finding, all, *matched, &coarse, error);
+    finding->judged_by = M3_BY_EQUALITY;
+    finding->off.allowed_l2 = finding->off.allowed_max = 0;
+    if (kind == M3_KIND_COUNTS) return m3_judge_values(finding, matched, &(struct m3_float_rules){ 0 }, error);
 
-    stage->judged_by = "sets";
-    int status = m3_judge_selection(stage, matched, &all->rules, error);
+    finding->judged_by = M3_BY_SETS;
+    int status = m3_judge_selection(finding, matched, &all->rules, error);
     if (status != M3_OK) return status;
-    m3_ranking_choose(&all->ranking, stage);
-    return taint(all, stage, error);
+    m3_ranking_choose(&all->ranking, finding);
+    return taint(all, finding, error);
 }
 
-/* Counts the verdict of a judged stage. */
-static void count_verdict(struct m3_comparison *result, const struct m3_stage *stage)
-{
-    if (stage->verdict == M3_VERDICT_FAIL) {
-        if (result->failed++ == 0) result->divergence = stage;
-    } else if (stage->verdict == M3_VERDICT_SUSPECT) {
-        result->suspects++;
-        if (result->divergence == NULL) result->divergence = stage;
-    }
-}
-
-/* Adds one stage to the totals. */
-static void count_stage(struct m3_comparison *result, const struct m3_stage *stage)
-{
-    result->count++;
-    if (stage->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
-    else if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
-    else result->judged++;
-    count_verdict(result, stage);
-    if (stage->selection || !m3_is_judged(stage->verdict)) return;
-    if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
-}
-
-static int judge_one(struct m3_comparing *all, const struct m3_matched *matched, struct m3_stage *stage,
+static int judge_one(struct m3_comparing *all, const struct m3_matched *matched, struct m3_finding *stage,
                      struct m3_error *error)
 {
     const struct m3_tensor *want = matched->want, *got = matched->got;
@@ -119,28 +82,25 @@ static int judge_one(struct m3_comparing *all, const struct m3_matched *matched,
 }
 
 /* Is b of the same layer as a? Outside layers: of the same part of a pass. */
-static int in_one_layer(const struct m3_stage *a, const struct m3_stage *b)
+static int in_one_layer(const struct m3_finding *a, const struct m3_finding *b)
 {
-    enum m3_tap tap_a, tap_b;
-    int64_t layer_a, layer_b;
-    if (m3_tap_parse(a->tap, &tap_a, &layer_a) != 0 || m3_tap_parse(b->tap, &tap_b, &layer_b) != 0) return 0;
-    return layer_a == layer_b && (layer_a >= 0 || m3_tap_table[tap_a].where == m3_tap_table[tap_b].where);
+    return a->layer == b->layer && (a->layer >= 0 || m3_tap_table[a->id].where == m3_tap_table[b->id].where);
 }
 
 /* Nothing is left of the stage, because all its rows or slots follow from other choices. */
-static int is_left_out(const struct m3_stage *stage)
+static int is_left_out(const struct m3_finding *stage)
 {
     return stage->verdict == M3_VERDICT_NOT_JUDGED && stage->elements == 0 && (!stage->selection || stage->rows == 0);
 }
 
 /* An empty stage has nothing to judge. One that is left out is another computation than the reference's, which is no
  * gap as long as the candidate's layer shows in floats that were judged. */
-static int is_excused(const struct m3_comparison *result, const struct m3_stage *stage)
+static int is_excused(const struct m3_judgement *result, const struct m3_finding *stage)
 {
     if (!is_left_out(stage)) return 0;
     if (stage->candidate->count == 0) return 1;
     for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_stage *other = &result->stages[i];
+        const struct m3_finding *other = &result->findings[i];
         if (!other->selection && m3_is_judged(other->verdict) && in_one_layer(stage, other)) return 1;
     }
     return 0;
@@ -148,39 +108,25 @@ static int is_excused(const struct m3_comparison *result, const struct m3_stage 
 
 /* A golden states the error of public fp32 code. It holds the taps that it was made for, and others are not its
  * subject; from any other reference the user expects all that the candidate holds. */
-static int is_golden(const struct m3_comparison *result, const struct m3_safetensors *reference)
+static int is_golden(const struct m3_judgement *result, const struct m3_safetensors *reference)
 {
     char key[128];
     for (int64_t i = 0; i < result->count; i++) {
-        snprintf(key, sizeof key, "%s.f32_rel_l2", result->stages[i].tap);
+        snprintf(key, sizeof key, "%s.f32_rel_l2", result->findings[i].tap);
         if (m3_safetensors_metadata(reference, key) != NULL) return 1;
     }
     return 0;
 }
 
-void m3_compare_settle(struct m3_comparison *result)
+static void settle(struct m3_judgement *result, const struct m3_safetensors *reference)
 {
-    const enum m3_verdict last = result->next_token.tap != NULL ? result->next_token.verdict : M3_VERDICT_PASS;
-    const struct m3_tally tally = { .judged = result->judged,
-                                    .failed = result->failed + (last == M3_VERDICT_FAIL),
-                                    .suspect = result->suspects + (last == M3_VERDICT_SUSPECT),
-                                    .not_comparable = result->not_comparable,
-                                    .unjudged = result->unjudged };
-    result->verdict = m3_run_verdict(&tally);
-    result->status = m3_run_status(result->verdict);
-}
-
-static void settle(struct m3_comparison *result, const struct m3_safetensors *reference)
-{
-    for (int64_t i = 0; i < result->count; i++)
-        result->excused += result->stages[i].excused = is_excused(result, &result->stages[i]);
-    result->unjudged = result->not_judged - result->excused + (is_golden(result, reference) ? 0 : result->extra);
-    m3_compare_settle(result);
+    for (int64_t i = 0; i < result->count; i++) result->findings[i].excused = is_excused(result, &result->findings[i]);
+    m3_judgement_settle(result, is_golden(result, reference) ? 0 : result->extra);
 }
 
 /* May what was computed from this stage be judged by it? A stage that was compared, but that nothing could judge, is
  * named as such and makes the run partial: what its values excuse in later stages, it does not excuse in the run. */
-static int is_admitted(const struct m3_stage *stage)
+static int is_admitted(const struct m3_finding *stage)
 {
     if (m3_is_judged(stage->verdict)) return 1;
     return stage->verdict == M3_VERDICT_NOT_JUDGED && stage->elements > 0;
@@ -197,20 +143,22 @@ static int64_t bytes_of(const struct m3_matched *taps, int64_t count)
 static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t count,
                      const struct m3_progress *progress, struct m3_error *error)
 {
-    struct m3_comparison *result = all->result;
+    struct m3_judgement *result = all->result;
     const int64_t bytes = bytes_of(taps, count);
     int64_t done = 0;
-    result->stages = calloc((size_t)count, sizeof *result->stages);
-    if (result->stages == NULL) return m3_fail_memory(error, "stages", (size_t)count * sizeof *result->stages);
+    result->findings = calloc((size_t)count, sizeof *result->findings);
+    if (result->findings == NULL) return m3_fail_memory(error, "stages", (size_t)count * sizeof *result->findings);
     for (int64_t i = 0; i < count; i++) {
+        struct m3_finding *finding = &result->findings[result->count++];
         taps[i].taint = result->taint;
         m3_tell(progress, "bytes compared", done, bytes);
         done += (int64_t)taps[i].want->bytes;
-        int status = judge_one(all, &taps[i], &result->stages[i], error);
+        int status = judge_one(all, &taps[i], finding, error);
         if (status != M3_OK) return status;
-        count_stage(result, &result->stages[i]);
-        if (all->stop && (result->failed > 0 || result->suspects > 0 || result->not_comparable > 0)) break;
-        if (all->check != NULL && is_admitted(&result->stages[i]))
+        all->failed += finding->verdict == M3_VERDICT_FAIL;
+        all->wrong += m3_finding_is_wrong(finding);
+        if (all->stop && (all->wrong > 0 || finding->verdict == M3_VERDICT_NOT_COMPARABLE)) break;
+        if (all->check != NULL && is_admitted(finding))
             status = m3_operator_check_admit(all->check, (enum m3_tap)taps[i].tap, taps[i].layer, error);
         if (status != M3_OK) return status;
     }
@@ -218,8 +166,8 @@ static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t 
         m3_fail(&result->notes, M3_OK,
                 "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64 ", first %s",
                 all->without_error, all->first_without);
-    if (result->judged == 0) note(result, "no tap could be judged");
     settle(result, taps[0].reference->file);
+    if (result->judged == 0) note(result, "no tap could be judged");
     return m3_ranking_end(&all->ranking, result, error);
 }
 
@@ -238,7 +186,7 @@ static int64_t last_layer_of(const struct m3_safetensors *file)
 
 /* The file with honest implementations of the profile, row by row: the envelope, or what holds the companions. NULL:
  * none, or those of another profile. */
-static const struct m3_safetensors *rows_of(struct m3_comparison *result, const struct m3_compare_options *options,
+static const struct m3_safetensors *rows_of(struct m3_judgement *result, const struct m3_compare_options *options,
                                             const struct m3_safetensors *reference)
 {
     const struct m3_safetensors *file = options->companions != NULL ? options->companions : reference;
@@ -252,7 +200,7 @@ static const struct m3_safetensors *rows_of(struct m3_comparison *result, const 
     return NULL;
 }
 
-static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+static int compare_taps(struct m3_judgement *result, struct m3_matched *taps, int64_t count,
                         const struct m3_side *candidate, const struct m3_compare_options *options,
                         struct m3_error *error)
 {
@@ -281,11 +229,11 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     return status;
 }
 
-static int compare_once(struct m3_comparison *result, const struct m3_safetensors *reference,
+static int compare_once(struct m3_judgement *result, const struct m3_safetensors *reference,
                         const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                         struct m3_error *error)
 {
-    *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    *result = (struct m3_judgement){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct m3_side want, got;
     int status = m3_side_begin(&want, reference, error);
     if (status == M3_OK) status = m3_side_begin(&got, candidate, error);
@@ -308,33 +256,18 @@ static int compare_once(struct m3_comparison *result, const struct m3_safetensor
     return status;
 }
 
-void m3_comparison_is_of(struct m3_comparison *result, const struct m3_safetensors *reference,
-                         const struct m3_profile *profile)
+void m3_judgement_is_of(struct m3_judgement *result, const struct m3_safetensors *reference,
+                        const struct m3_profile *profile)
 {
     result->of.model_sha256 = m3_safetensors_metadata(reference, "model_sha256");
     result->of.case_sha256 = m3_safetensors_metadata(reference, "case_sha256");
     result->of.profile_sha256 = profile ? m3_profile_sha256(profile) : NULL;
 }
 
-void m3_comparison_free(struct m3_comparison *result)
-{
-    for (int64_t i = 0; i < result->count; i++) free(result->stages[i].flips);
-    free(result->next_token.flips);
-    free(result->stages);
-    free(result->missing_taps);
-    m3_taint_free(result->taint);
-    m3_logits_free(result->logits);
-    m3_error_free(&result->notes);
-    for (int64_t b = 0; b < result->part_count; b++) m3_comparison_free(&result->parts[b]);
-    free(result->parts);
-    free(result->sides);
-    *result = (struct m3_comparison){ 0 };
-}
-
 /* ---- the word that explains what does not pass */
 
 struct explaining {
-    const struct m3_comparison *result;
+    const struct m3_judgement *result;
     const struct m3_safetensors *reference, *candidate;
     struct m3_compare_options options;
     struct m3_error *error;
@@ -344,21 +277,21 @@ static int try(void *self, const struct m3_profile *profile, int *passes)
 {
     const struct explaining *e = self;
     struct m3_compare_options options = e->options;
-    struct m3_comparison now;
+    struct m3_judgement now;
     struct m3_error ignored = { 0 };
     options.profile = profile;
     int status = compare_once(&now, e->reference, e->candidate, &options, &ignored);
     *passes = status == M3_OK && now.verdict == M3_VERDICT_PASS && now.count == e->result->count;
-    m3_comparison_free(&now);
+    m3_judgement_free(&now);
     m3_error_free(&ignored);
     return status == M3_INTERNAL ? m3_fail_memory(e->error, "comparison", 0) : M3_OK;
 }
 
-static int explain(struct m3_comparison *result, const struct m3_safetensors *reference,
+static int explain(struct m3_judgement *result, const struct m3_safetensors *reference,
                    const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                    struct m3_error *error)
 {
-    const struct m3_stage *first = result->divergence;
+    const struct m3_finding *first = result->first;
     struct explaining e = {
         .result = result, .reference = reference, .candidate = candidate, .options = *options, .error = error
     };
@@ -373,7 +306,7 @@ static int explain(struct m3_comparison *result, const struct m3_safetensors *re
                       try, &e, error);
 }
 
-int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
+int m3_compare(struct m3_judgement *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options, struct m3_error *error)
 {
     int status = compare_once(result, reference, candidate, options, error);

@@ -57,7 +57,7 @@ static int backwards(const void *a, const void *b)
     return -m3_tap_order((enum m3_tap)x->tap, x->layer, (enum m3_tap)y->tap, y->layer);
 }
 
-static int64_t list(struct m3_matched *found, struct m3_comparison *result, const struct m3_side *reference,
+static int64_t list(struct m3_matched *found, struct m3_judgement *result, const struct m3_side *reference,
                     const struct m3_side *candidate, const char *patterns)
 {
     const char *missing = NULL, *extra = NULL;
@@ -89,40 +89,17 @@ static int64_t list(struct m3_matched *found, struct m3_comparison *result, cons
     return count;
 }
 
-static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error)
+static int judge(struct m3_finding *finding, const struct m3_matched *matched, struct m3_error *error)
 {
-    const struct m3_float_rules rules = { .stored = M3_F64, .by_bounds = 1 };
-    *stage = (struct m3_stage){ .tap = matched->want->name,
-                                .reference = matched->want,
-                                .candidate = matched->got,
-                                .n = -1,
-                                .f = -1,
-                                .z2 = NAN,
-                                .grid = M3_DTYPES,
-                                .percentile = NAN,
-                                .envelope_median = NAN,
-                                .envelope_largest = NAN,
-                                .row_error = NAN,
-                                .row_error_largest = NAN,
-                                .row_nearest = NAN,
-                                .row_nearest_largest = NAN,
-                                .judged_by = "relative L2 of the gradient" };
-    for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
-    stage->letters = is_parameter(stage->tap) ? "" : m3_tap_table[matched->tap].shape;
-    stage->allowed_l2 = allowed(matched->want, matched->got);
-    stage->allowed_max = INFINITY;
-    return m3_judge_values(stage, matched, &rules, error);
-}
-
-static void count(struct m3_comparison *result, const struct m3_stage *stage)
-{
-    result->count++;
-    if (stage->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
-    else if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
-    else result->judged++;
-    if (stage->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->divergence = stage;
-    if (!m3_is_judged(stage->verdict)) return;
-    if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
+    const struct m3_float_rules rules = { .stored = M3_F64, .any_grid = 1 };
+    *finding =
+        m3_finding_of(matched->want->name, (enum m3_tap)matched->tap, matched->layer, matched->want, matched->got);
+    finding->selection = 0;     /* of a tap whose gradient it is */
+    finding->judged_by = M3_BY_GRADIENT;
+    finding->letters = is_parameter(finding->tap) ? "" : m3_tap_table[matched->tap].shape;
+    finding->off.allowed_l2 = allowed(matched->want, matched->got);
+    finding->off.allowed_max = INFINITY;
+    return m3_judge_values(finding, matched, &rules, error);
 }
 
 /* Readings of losses that differ from the defaults. */
@@ -162,13 +139,13 @@ static const struct m3_node *reader_of(const struct m3_graph *graph, enum m3_tap
 }
 
 /* The taps whose operators read this one: its gradient is the sum of what their derivatives give. */
-static int name_readers(struct m3_comparison *result, struct m3_error *error)
+static int name_readers(struct m3_judgement *result, struct m3_error *error)
 {
     char names[200] = "";
     enum m3_tap tap;
     int64_t layer;
     struct m3_graph graph;
-    if (result->divergence == NULL || m3_gradient_tap(result->divergence->tap, &tap, &layer) != 0) return M3_OK;
+    if (result->first == NULL || m3_gradient_tap(result->first->tap, &tap, &layer) != 0) return M3_OK;
     const int status = m3_graph_record_every_tap(&graph, error);
     for (int t = 0; t < M3_TAPS && !status; t++) {
         const struct m3_node *reader = reader_of(&graph, (enum m3_tap)t, tap, m3_mtp_module_of(layer) >= 0);
@@ -179,33 +156,31 @@ static int name_readers(struct m3_comparison *result, struct m3_error *error)
     }
     if (names[0] != '\0')
         m3_fail(&result->notes, M3_OK, "%s is what comes back from the operators that read this tap: %s",
-                result->divergence->tap, names);
+                result->first->tap, names);
     m3_graph_free(&graph);
     return status;
 }
 
-int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
+int m3_compare_gradients(struct m3_judgement *result, const struct m3_side *reference, const struct m3_side *candidate,
                          const struct m3_compare_options *options, struct m3_error *error)
 {
     const size_t room = (size_t)m3_safetensors_count(reference->file) + 1;
     const char *holds = m3_safetensors_metadata(reference->file, "holds");
     struct m3_matched *found = calloc(room, sizeof *found);
-    result->stages = calloc(room, sizeof *result->stages);
+    result->findings = calloc(room, sizeof *result->findings);
     int status =
-        found != NULL && result->stages != NULL ? M3_OK : m3_fail_memory(error, "gradients", room * sizeof *found);
+        found != NULL && result->findings != NULL ? M3_OK : m3_fail_memory(error, "gradients", room * sizeof *found);
     if (status == M3_OK && !options->force) status = check_losses(reference, candidate, error);
     const int64_t both = status == M3_OK ? list(found, result, reference, candidate, options->taps) : 0;
     for (int64_t i = 0; status == M3_OK && i < both; i++) {
         m3_tell(&options->progress, "gradient", i, both);
-        status = judge(&result->stages[i], &found[i], error);
-        if (status == M3_OK) count(result, &result->stages[i]);
+        status = judge(&result->findings[result->count++], &found[i], error);
     }
     free(found);
     if (status != M3_OK) return status;
     if (both == 0)
         return m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no gradient that %s also holds",
                        m3_safetensors_path(candidate->file), m3_safetensors_path(reference->file));
-    result->unjudged = result->not_judged + (holds != NULL && strcmp(holds, "part") == 0 ? 0 : result->extra);
-    m3_compare_settle(result);
+    m3_judgement_settle(result, holds != NULL && strcmp(holds, "part") == 0 ? 0 : result->extra);
     return name_readers(result, error);
 }

@@ -22,7 +22,7 @@ int m3_gradient_tap(const char *name, enum m3_tap *tap, int64_t *layer);
 
 /* Compares all that both files hold and that match the patterns; fills stages and counts. Notes what one file lacks: a
  * reference whose metadata say `holds` = "part" has no more than it was made for. */
-int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
+int m3_compare_gradients(struct m3_judgement *result, const struct m3_side *reference, const struct m3_side *candidate,
                          const struct m3_compare_options *options, struct m3_error *error);
 
 #endif

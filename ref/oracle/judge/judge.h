@@ -12,7 +12,8 @@
 struct m3_float_rules {
     enum m3_dtype stored;       /* the candidate's format, by the profile */
     int exact;                  /* values must equal the reference's, rounded to `stored` */
-    int by_bounds;              /* judged by bounds elsewhere: only measure, except NaN and infinities */
+    int only_measures;          /* bounds judge: no verdict here, except on NaN and infinities */
+    int any_grid;               /* they may all be values of a coarser format */
 };
 
 /* Floats (F64, F32, F16, BF16) are judged by relative L2 and by element; counts (I32, I64) by equality. `moe.weights`
@@ -22,12 +23,12 @@ struct m3_float_rules {
  * NaN in the reference: not comparable. NaN in the candidate, in any row, or an infinity that only one side has: fail.
  * If the reference is zero, the candidate must be zero. Floats that are all values of a coarser format than the
  * profile and the file declare: fail (GRID, SPEC 7.2). Returns 0, or M3_INTERNAL if memory is short. */
-int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
+int m3_judge_values(struct m3_finding *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
                     struct m3_error *error);
 
 /* The error of one element of a judged float stage, in units of its allowance; infinite for NaN and for an infinity
  * that only one side has. */
-double m3_share_of_allowed(const struct m3_stage *stage, double got, double want);
+double m3_share_of_allowed(const struct m3_finding *stage, double got, double want);
 
 /* Scores of one decision from another source, to be filled in by id; those of experts include the bias. */
 struct m3_given_scores {
@@ -60,12 +61,12 @@ struct m3_selection_rules {
 };
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 means no block, and `moe.experts` [T,K]; SPEC 7.6. The caller frees
  * stage->flips. Returns 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for an invalid fp32 error. */
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_selection_rules *rules,
-                       struct m3_error *error);
+int m3_judge_selection(struct m3_finding *stage, const struct m3_matched *matched,
+                       const struct m3_selection_rules *rules, struct m3_error *error);
 
 /* Judges the token that each row of `logits` [T,V] selects. `floats` is the stage of the same tap: if it could not be
  * judged, stage->tap stays NULL. Statuses as above. */
-int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
+int m3_judge_next_token(struct m3_finding *stage, const struct m3_matched *logits, const struct m3_finding *floats,
                         const struct m3_selection_rules *rules, struct m3_error *error);
 
 /* The number of ids among which such a tap selects, from the last dimension of a tap of their scores; INT64_MAX if
@@ -73,6 +74,6 @@ int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits,
 int64_t m3_id_limit(const struct m3_matched *matched);
 
 /* Sets the verdict and its reason. */
-void m3_judge_not_comparable(struct m3_stage *stage, const char *why);
+void m3_judge_not_comparable(struct m3_finding *stage, const char *why);
 
 #endif

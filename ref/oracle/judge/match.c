@@ -10,7 +10,7 @@
 
 enum { NAMES_IN_A_NOTE = 8 };
 
-static void note_unknown(struct m3_comparison *result, const struct m3_side *dump, const char *side)
+static void note_unknown(struct m3_judgement *result, const struct m3_side *dump, const char *side)
 {
     int64_t unknown = 0;
     const char *first = NULL;
@@ -48,7 +48,7 @@ static int64_t list_taps(struct m3_matched *taps, const struct m3_safetensors *f
 }
 
 /* Notes the names of the taps that are not in the candidate, the first few by name. */
-static void note_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count)
+static void note_missing(struct m3_judgement *result, const struct m3_matched *taps, int64_t count)
 {
     char names[600] = "";
     size_t length = 0;
@@ -64,55 +64,26 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
             named < result->missing ? " ..." : "");
 }
 
-static int list_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count,
-                        struct m3_error *error)
-{
-    int64_t listed = 0;
-    if (result->missing == 0) return M3_OK;
-    result->missing_taps = calloc((size_t)result->missing, sizeof *result->missing_taps);
-    if (result->missing_taps == NULL)
-        return m3_fail_memory(error, "list of taps", (size_t)result->missing * sizeof *result->missing_taps);
-    for (int64_t i = 0; i < count; i++)
-        if (taps[i].got == NULL) result->missing_taps[listed++] = taps[i].want->name;
-    return M3_OK;
-}
-
-/* Names the first few for the first line of a report. */
-static void name_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count)
-{
-    enum { SHOWN = 3 };
-    const size_t room = sizeof result->missing_names;
-    size_t length = 0;
-    int64_t named = 0;
-    for (int64_t i = 0; i < count && named < SHOWN; i++) {
-        if (taps[i].got != NULL) continue;
-        const int more =
-            snprintf(result->missing_names + length, room - length, "%s%s", named > 0 ? ", " : "", taps[i].want->name);
-        if (more < 0 || (size_t)more >= room - length) break;
-        length += (size_t)more;
-        named++;
-    }
-    if (named < result->missing && room - length > 4) strcpy(result->missing_names + length, " ..");
-}
-
 /* Finds the candidate's taps, and counts and names those that it lacks. */
-static int find_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+static int find_taps(struct m3_judgement *result, struct m3_matched *taps, int64_t count,
                      const struct m3_side *reference, const struct m3_side *candidate, struct m3_error *error)
 {
+    result->missing_taps = calloc((size_t)count + 1, sizeof *result->missing_taps);
+    if (result->missing_taps == NULL)
+        return m3_fail_memory(error, "list of taps", (size_t)count * sizeof *result->missing_taps);
     for (int64_t i = 0; i < count; i++) {
         taps[i].reference = reference;
         taps[i].candidate = candidate;
         taps[i].got = m3_safetensors_find(candidate->file, taps[i].want->name);
-        if (taps[i].got == NULL) result->missing++;
+        if (taps[i].got == NULL) m3_judgement_miss(result, taps[i].want->name);
     }
     if (result->missing > 0) note_missing(result, taps, count);
-    if (result->missing > 0) name_missing(result, taps, count);
-    return list_missing(result, taps, count, error);
+    return M3_OK;
 }
 
 /* Moves the taps that both files hold to the front of `taps`, in execution order, and returns their number. Counts those
  * that only the candidate holds. */
-static int64_t keep_both(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+static int64_t keep_both(struct m3_judgement *result, struct m3_matched *taps, int64_t count,
                          const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
 {
     const char *first = NULL;
@@ -135,7 +106,7 @@ static int64_t keep_both(struct m3_comparison *result, struct m3_matched *taps, 
 }
 
 /* Takes logits of another shape as the tap has them. The rows of the case are known if the reference holds all. */
-static int read_logits(struct m3_comparison *result, struct m3_matched *taps, int64_t count, struct m3_error *error)
+static int read_logits(struct m3_judgement *result, struct m3_matched *taps, int64_t count, struct m3_error *error)
 {
     int status = M3_OK;
     for (int64_t i = 0; i < count && !status; i++) {
@@ -153,7 +124,7 @@ static int read_logits(struct m3_comparison *result, struct m3_matched *taps, in
     return status;
 }
 
-int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_comparison *result,
+int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_judgement *result,
                   const struct m3_side *reference, const struct m3_side *candidate, const char *patterns,
                   struct m3_error *error)
 {

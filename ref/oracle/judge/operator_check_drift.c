@@ -189,7 +189,7 @@ static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64
 static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *pieces, const struct drifting *d,
                         const struct m3_matched *m, struct m3_error *error)
 {
-    const struct m3_stage stage = { .reference = m->want, .candidate = m->got };
+    const struct m3_finding stage = { .reference = m->want, .candidate = m->got };
     int status = m3_side_by_side_room(s, pieces->elements, 0, m->want->name, error);
     if (status != M3_OK) return status;
     for (int64_t p = 0; p < pieces->count; p++) {

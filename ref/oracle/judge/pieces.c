@@ -68,32 +68,27 @@ static void read_tensor(double *out, const struct m3_tensor *tensor, int64_t at,
     m3_expand_f64(out, &row, 0, at, n);
 }
 
-void m3_piece_read(double *want, double *got, const struct m3_stage *stage, const struct m3_piece *piece, int64_t i,
+void m3_piece_read(double *want, double *got, const struct m3_finding *stage, const struct m3_piece *piece, int64_t i,
                    int64_t n)
 {
     read_tensor(want, stage->reference, piece->want + i, n);
     read_tensor(got, stage->candidate, piece->got + i, n);
 }
 
-void m3_stage_show(struct m3_stage *stage, const struct m3_pieces *pieces, const struct m3_piece *piece, int64_t i)
+void m3_piece_show(struct m3_finding *stage, const struct m3_pieces *pieces, const struct m3_piece *piece, int64_t i)
 {
     const struct m3_tensor *want = stage->reference;
     const int64_t at = piece->want + i;
-    int64_t rest = at;
-    stage->rank = want->rank;
-    for (int k = want->rank - 1; k > 0; k--) {
-        stage->index[k] = rest % want->shape[k];
-        rest /= want->shape[k];
-    }
-    stage->index[0] = piece->row + at / pieces->width - piece->want / pieces->width;
+    const int64_t number = piece->row + at / pieces->width - piece->want / pieces->width;
+    m3_finding_place(stage, want, number, at % pieces->width, want->rank);
     stage->want = m3_decode(want->dtype, want->data, at);
     stage->got = m3_decode(stage->candidate->dtype, stage->candidate->data, piece->got + i);
-    stage->max_abs = stage->got == stage->want ? 0 : fabs(stage->got - stage->want);      /* Inf - Inf is NaN */
+    stage->off.max_abs = stage->got == stage->want ? 0 : fabs(stage->got - stage->want);      /* Inf - Inf is NaN */
 }
 
 /* Do all significant values of the stage lie on the grid, while some of the reference's do not? Stops at the first
  * value that is not on the grid. */
-static int all_on_grid(const struct m3_stage *stage, const struct m3_pieces *pieces, double rounding,
+static int all_on_grid(const struct m3_finding *stage, const struct m3_pieces *pieces, double rounding,
                        enum m3_dtype grid)
 {
     enum { LEAST = 64, SOME = 256 };
@@ -115,7 +110,7 @@ static int all_on_grid(const struct m3_stage *stage, const struct m3_pieces *pie
     return tell >= LEAST && off > 0;
 }
 
-enum m3_dtype m3_pieces_grid(const struct m3_stage *stage, const struct m3_pieces *pieces, double rounding)
+enum m3_dtype m3_pieces_grid(const struct m3_finding *stage, const struct m3_pieces *pieces, double rounding)
 {
     static const enum m3_dtype grids[] = { M3_BF16, M3_F16 };
     for (int i = 0; i < 2; i++)

@@ -5,7 +5,7 @@
 
 /* The data shared by all decisions of one tap. */
 struct selection {
-    struct m3_stage *stage;
+    struct m3_finding *stage;
     struct m3_scorer scorer;
     struct m3_decision decision;        /* of the current ids in want and got */
     int64_t *want, *got;                /* [width] */
@@ -44,13 +44,13 @@ int64_t m3_id_limit(const struct m3_matched *matched)
 /* Makes a decision the place of the stage. */
 static void show(struct selection *s, const struct m3_certificate *c, int64_t row, int64_t group)
 {
-    struct m3_stage *stage = s->stage;
+    struct m3_finding *stage = s->stage;
     stage->rank = s->groups > 1 || s->scorer.of == M3_CHOICE_OF_BLOCKS ? 2 : 1;
     stage->index[0] = row;
     stage->index[1] = group;
     stage->want = (double)c->want;
     stage->got = (double)c->got;
-    stage->note = c->fault;
+    m3_finding_note(stage, "%s", c->fault ? c->fault : "");
     stage->gap = c->gap;
     stage->bound = c->bound;
     stage->scores = s->scorer.whose;
@@ -62,7 +62,7 @@ static double in_bounds(const struct m3_certificate *c) { return c->gap == 0 && 
 
 static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_error *error)
 {
-    struct m3_stage *stage = s->stage;
+    struct m3_finding *stage = s->stage;
     if (stage->differing == s->room) {
         int64_t room = 2 * s->room + 16;
         struct m3_flip *more = realloc(stage->flips, (size_t)room * sizeof *more);
@@ -86,7 +86,7 @@ static int64_t drop_unseen(struct selection *s)
 /* Judges the decision in s->want and s->got. */
 static int judge_decision(struct selection *s, const struct m3_row_pair *row, int64_t group, struct m3_error *error)
 {
-    struct m3_stage *stage = s->stage;
+    struct m3_finding *stage = s->stage;
     struct m3_scorer *scorer = &s->scorer;
     int64_t shown_group = scorer->of == M3_CHOICE_OF_BLOCKS ? group : -1;
     m3_scorer_score(scorer, &s->decision, row, group);
@@ -167,17 +167,17 @@ static int judge_decisions(struct selection *s, const struct m3_matched *matched
 
 static void close_stage(struct selection *s)
 {
-    struct m3_stage *stage = s->stage;
+    struct m3_finding *stage = s->stage;
     if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) return;
     stage->verdict = M3_VERDICT_PASS;
     if (stage->choice == M3_CHOICE_INADMISSIBLE) stage->verdict = s->proven > 0 ? M3_VERDICT_FAIL : M3_VERDICT_SUSPECT;
     if (stage->rows > 0 && s->decision.width > 0) return;
     stage->verdict = M3_VERDICT_NOT_JUDGED;
-    stage->note = "no decision to compare";
+    m3_finding_note(stage, "no decision to compare");
 }
 
 /* Allocates memory and scores for a tap of `groups` decisions per row. Call selection_end after any result. */
-static int selection_begin(struct selection *s, struct m3_stage *stage, const struct m3_matched *matched,
+static int selection_begin(struct selection *s, struct m3_finding *stage, const struct m3_matched *matched,
                            const struct m3_selection_rules *rules, enum m3_choice_of of, int64_t limit,
                            struct m3_error *error)
 {
@@ -227,19 +227,18 @@ static int has_other_count(const struct m3_tensor *want, const struct m3_tensor 
 }
 
 /* Such sets are all wrong, and the cause of what differs after them. */
-static void fail_count(struct m3_stage *stage, const struct m3_tensor *want, int blocks)
+static void fail_count(struct m3_finding *stage, const struct m3_tensor *want, int blocks)
 {
     stage->verdict = M3_VERDICT_FAIL;
-    stage->note = blocks ? "another number of blocks than the reference chooses"
-                         : "another number of experts than the reference chooses";
+    m3_finding_note(stage, "another number of %s than the reference chooses", blocks ? "blocks" : "experts");
     stage->choice = M3_CHOICE_INADMISSIBLE;
     stage->rows = stage->differing = want->count / want->shape[want->rank - 1];
     stage->choices[M3_CHOICE_INADMISSIBLE] = stage->rows;
     stage->gap = stage->bound = stage->least_gap = NAN;
 }
 
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_selection_rules *rules,
-                       struct m3_error *error)
+int m3_judge_selection(struct m3_finding *stage, const struct m3_matched *matched,
+                       const struct m3_selection_rules *rules, struct m3_error *error)
 {
     int blocks = matched->tap == M3_TAP_INDEX_BLOCKS, rank = blocks ? 3 : 2;
     struct m3_row_walk walk;
@@ -277,20 +276,19 @@ static int64_t greatest(const struct m3_tensor *logits, int64_t row)
     return best;
 }
 
-int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
+int m3_judge_next_token(struct m3_finding *stage, const struct m3_matched *logits, const struct m3_finding *floats,
                         const struct m3_selection_rules *rules, struct m3_error *error)
 {
     struct m3_row_walk walk;
     struct m3_row_pair row;
-    *stage = (struct m3_stage){ 0 };
+    *stage = (struct m3_finding){ .tap = NULL };
     if (floats->verdict == M3_VERDICT_NOT_COMPARABLE || floats->elements + floats->rows_left_out == 0 ||
         logits->want->rank != 2 || logits->want->shape[1] == 0)
         return M3_OK;
     if (m3_row_walk_begin(&walk, logits) != NULL) return M3_OK;
 
-    *stage = (struct m3_stage){
-        .tap = floats->tap, .reference = floats->reference, .candidate = floats->candidate, .selection = 1
-    };
+    *stage = m3_finding_of(floats->tap, floats->id, floats->layer, floats->reference, floats->candidate);
+    stage->selection = 1;
     struct selection s = { 0 };
     int status = selection_begin(&s, stage, logits, rules, M3_CHOICE_OF_TOKENS, logits->want->shape[1], error);
     while (status == M3_OK && m3_row_walk_next(&walk, &row)) {

@@ -6,14 +6,12 @@
 #include "oracle/error/effective_precision.h"
 #include "oracle/judge/private/values.h"
 
-const double m3_quantiles[M3_QUANTILES] = { 0.5, 0.9, 0.99, 1 };
-
 struct measuring {
     struct m3_errors errors;
     struct m3_precision_sums sums;
 };
 
-int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, struct m3_error *error)
+int m3_stage_precision(struct m3_finding *stage, const struct m3_pieces *pieces, struct m3_error *error)
 {
     struct measuring *at = calloc(1, sizeof *at);
     if (at == NULL) return m3_fail_memory(error, stage->tap, sizeof *at);
@@ -31,13 +29,13 @@ int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, s
             m3_precision_add(&at->sums, want, got, NULL, NULL, n);
         }
     }
-    for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = m3_errors_quantile(&at->errors, m3_quantiles[k]);
+    for (int k = 0; k < M3_QUANTILES; k++) stage->off.quantiles[k] = m3_errors_quantile(&at->errors, m3_quantiles[k]);
     struct m3_precision precision;
     m3_precision_of(&precision, &at->sums);
     /* Other results are meaningful only for a single operator: here errors are inherited. */
     if (precision.effective == M3_EFFECTIVE_EXACT || precision.effective == M3_EFFECTIVE_FLOAT ||
         precision.grid != M3_DTYPES)
-        snprintf(stage->effective, sizeof stage->effective, "%s", precision.words);
+        snprintf(stage->off.effective, sizeof stage->off.effective, "%s", precision.words);
     free(at);
     return M3_OK;
 }

@@ -10,10 +10,10 @@
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/taint.h"
 
-void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
+void m3_judge_not_comparable(struct m3_finding *stage, const char *why)
 {
     stage->verdict = M3_VERDICT_NOT_COMPARABLE;
-    stage->note = why;
+    m3_finding_note(stage, "%s", why);
 }
 
 enum kind { FINITE, ONE_INFINITE, NOT_A_NUMBER };
@@ -116,7 +116,7 @@ struct scale {
 
 /* The parameters shared by all elements. */
 struct measuring {
-    const struct m3_stage *stage;
+    const struct m3_finding *stage;
     const struct m3_pieces *pieces;
     const struct scale *scale;  /* if not all elements are compared; otherwise NULL */
     double unit, limit;
@@ -189,12 +189,12 @@ static int measure_stage(struct measured *all, struct measuring *how, struct m3_
     if (status != M3_OK || all->nan_at >= 0) return status;
     const double peak = how->scale != NULL ? how->scale->peak : all->peak;
     if (all->broken == 0 && peak > 0 && !is_extreme(peak) && !is_extreme(all->most) &&
-        all->most / peak <= how->stage->allowed_max) {
+        all->most / peak <= how->stage->off.allowed_max) {
         all->most /= peak;
         return M3_OK;
     }
     how->unit = peak;
-    how->limit = how->stage->allowed_max;
+    how->limit = how->stage->off.allowed_max;
     how->quick = 0;
     return measure(all, how, error);
 }
@@ -202,35 +202,38 @@ static int measure_stage(struct measured *all, struct measuring *how, struct m3_
 /* The share of the allowance, which is 0 for counts. */
 static double share(double measured, double allowed) { return measured == 0 ? 0 : measured / allowed; }
 
-double m3_share_of_allowed(const struct m3_stage *stage, double got, double want)
+double m3_share_of_allowed(const struct m3_finding *stage, double got, double want)
 {
     if (kind_of(got, want) != FINITE) return INFINITY;
-    return share(relative(got, want, stage->peak), stage->allowed_max);
+    return share(relative(got, want, stage->off.peak), stage->off.allowed_max);
 }
 
 /* Sets the verdict from the differences. */
-static void settle(struct m3_stage *stage, const struct measured *all, const struct measuring *how)
+static void settle(struct m3_finding *stage, const struct measured *all, const struct measuring *how, int only_measures)
 {
     const struct m3_pieces *pieces = how->pieces;
     double squares_r = all->squares_r;
-    stage->peak = all->peak;
+    stage->off.peak = all->peak;
     if (how->scale != NULL) {
         const double units = how->unit > 0 ? how->scale->peak / how->unit : 0;
-        stage->peak = how->scale->peak;
+        stage->off.peak = how->scale->peak;
         squares_r = how->scale->mean_square * units * units * (double)pieces->elements;
     }
     stage->violations = all->violations;
-    stage->max_rel = all->most;
-    stage->rel_l2 = all->squares_d == 0 ? 0 : sqrt(all->squares_d / squares_r);
-    m3_stage_show(stage, pieces, &pieces->all[all->piece], all->at);
-    stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
-    if (all->broken > 0) stage->headroom = INFINITY;
-    int within = stage->rel_l2 <= stage->allowed_l2 && stage->max_rel <= stage->allowed_max;
-    stage->verdict = all->broken == 0 && within ? M3_VERDICT_PASS : M3_VERDICT_FAIL;
+    stage->off.max_rel = all->most;
+    stage->off.rel_l2 = all->squares_d == 0 ? 0 : sqrt(all->squares_d / squares_r);
+    m3_piece_show(stage, pieces, &pieces->all[all->piece], all->at);
+    stage->tiers.headroom =
+        fmax(share(stage->off.rel_l2, stage->off.allowed_l2), share(stage->off.max_rel, stage->off.allowed_max));
+    if (all->broken > 0) stage->tiers.headroom = INFINITY;
+    int within = stage->off.rel_l2 <= stage->off.allowed_l2 && stage->off.max_rel <= stage->off.allowed_max;
+    stage->verdict = all->broken > 0 || !within ? M3_VERDICT_FAIL
+                     : only_measures            ? M3_VERDICT_NOT_JUDGED
+                                                : M3_VERDICT_PASS;
 }
 
 /* Finds NaN in all rows: another computation gives other numbers, but no NaN. */
-static int find_nan(struct m3_stage *stage, struct m3_matched matched, struct m3_error *error)
+static int find_nan(struct m3_finding *stage, struct m3_matched matched, struct m3_error *error)
 {
     struct m3_span_walk walk;
     struct m3_pieces pieces;
@@ -241,9 +244,9 @@ static int find_nan(struct m3_stage *stage, struct m3_matched matched, struct m3
         const struct m3_piece *piece = &pieces.all[p];
         for (int64_t i = 0; i < piece->length && stage->verdict != M3_VERDICT_FAIL; i++) {
             if (!isnan(m3_decode(stage->candidate->dtype, stage->candidate->data, piece->got + i))) continue;
-            m3_stage_show(stage, &pieces, piece, i);
+            m3_piece_show(stage, &pieces, piece, i);
             stage->violations++;
-            stage->headroom = INFINITY;
+            stage->tiers.headroom = INFINITY;
             stage->verdict = M3_VERDICT_FAIL;
         }
     }
@@ -251,14 +254,14 @@ static int find_nan(struct m3_stage *stage, struct m3_matched matched, struct m3
     return status;
 }
 
-static void judge_grid(struct m3_stage *stage, const struct m3_pieces *pieces, enum m3_dtype stored)
+static void judge_grid(struct m3_finding *stage, const struct m3_pieces *pieces, enum m3_dtype stored)
 {
     const enum m3_dtype declared = stage->candidate->dtype;
-    const double rounding = fmax(0, stage->allowed_max - 1e-7) / 4 * stage->peak;
+    const double rounding = fmax(0, stage->off.allowed_max - 1e-7) / 4 * stage->off.peak;
     if ((stored != M3_F32 && stored != M3_F64) || (declared != M3_F32 && declared != M3_F64)) return;
-    stage->grid = m3_pieces_grid(stage, pieces, rounding);
-    if (stage->grid == M3_DTYPES) return;
-    stage->tiers |= M3_TIER_GRID;
+    stage->tiers.grid = m3_pieces_grid(stage, pieces, rounding);
+    if (stage->tiers.grid == M3_DTYPES) return;
+    stage->tiers.tiers |= M3_TIER_GRID;
     stage->verdict = M3_VERDICT_FAIL;
 }
 
@@ -285,7 +288,7 @@ static struct scale scale_of(const struct m3_tensor *tensor)
     return scale;
 }
 
-static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, const struct m3_float_rules *rules,
+static int judge_pieces(struct m3_finding *stage, const struct m3_pieces *pieces, const struct m3_float_rules *rules,
                         struct m3_error *error)
 {
     struct measured all;
@@ -298,21 +301,21 @@ static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, 
     int status = measure_stage(&all, &how, error);
     if (status != M3_OK) return status;
     if (all.nan_at >= 0) {
-        m3_stage_show(stage, pieces, &pieces->all[all.piece], all.at);
+        m3_piece_show(stage, pieces, &pieces->all[all.piece], all.at);
         m3_judge_not_comparable(stage, "NaN in the reference");
         return M3_OK;
     }
-    settle(stage, &all, &how);
+    settle(stage, &all, &how, rules->only_measures);
     if (m3_holds_ids(stage->reference)) return M3_OK;
-    if (!rules->exact && !rules->by_bounds) judge_grid(stage, pieces, rules->stored);
+    if (!rules->exact && !rules->only_measures && !rules->any_grid) judge_grid(stage, pieces, rules->stored);
     const double rms = how.unit * sqrt(all.squares_r / (double)pieces->elements);
     status = m3_stage_precision(stage, pieces, error);
     if (pieces->elements > M3_PRECISION_ELEMENTS && rms > 0)
-        stage->quantiles[M3_QUANTILES - 1] = all.most * stage->peak / rms;
+        stage->off.quantiles[M3_QUANTILES - 1] = all.most * stage->off.peak / rms;
     return status;
 }
 
-int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
+int m3_judge_values(struct m3_finding *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
                     struct m3_error *error)
 {
     int counts = m3_tap_table[matched->tap].kind == M3_KIND_COUNTS;
@@ -337,7 +340,7 @@ int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, co
     stage->rows_left_out = pieces.rows_left_out;
     if (pieces.elements == 0) {
         stage->verdict = M3_VERDICT_NOT_JUDGED;
-        stage->note = stage->rows_left_out > 0 ? "follows from other choices" : "no element to compare";
+        m3_finding_note(stage, "%s", stage->rows_left_out > 0 ? "follows from other choices" : "no element to compare");
     } else {
         status = judge_pieces(stage, &pieces, rules, error);
     }

@@ -15,7 +15,7 @@ struct checking {
     const struct m3_fragment *f;
     const struct m3_results *results;
     struct m3_setting setting;
-    struct m3_stage *stages;
+    struct m3_finding *stages;
     int count;
     struct m3_error *error;
 };
@@ -44,62 +44,52 @@ static const char *misfit(const struct checking *c, int i)
     return NULL;
 }
 
-static void begin(struct m3_stage *stage, const struct m3_operand_row *output, const struct m3_tensor *t)
+static struct m3_finding begin(const struct m3_operand_row *output, const struct m3_tensor *t)
 {
-    /* clang-format off */
-    *stage = (struct m3_stage){ .tap = output->name, .letters = output->letters, .candidate = t, .verdict = M3_VERDICT_NOT_JUDGED, .rel_l2 = NAN,
-                                .max_rel = NAN, .peak = NAN, .max_abs = NAN, .allowed_l2 = NAN, .allowed_max = NAN,
-                                .headroom = NAN, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES, .percentile = NAN,
-                                .envelope_median = NAN, .envelope_largest = NAN, .gap = NAN, .bound = NAN,
-                                .least_gap = NAN, .row_error = NAN, .row_error_largest = NAN, .row_nearest = NAN,
-                                .row_nearest_largest = NAN, .selection = holds_ids(output) };
-    /* clang-format on */
-    for (int q = 0; q < M3_QUANTILES; q++) stage->quantiles[q] = NAN;
+    struct m3_finding finding = m3_finding_of(output->name, M3_TAPS, -1, t, t);
+    finding.letters = output->letters;
+    finding.selection = holds_ids(output);
+    return finding;
 }
 
-static void refuse(struct m3_stage *stage, const char *why)
+static void refuse(struct m3_finding *finding, const char *why)
 {
-    stage->verdict = M3_VERDICT_NOT_COMPARABLE;
-    stage->note = why;
+    finding->verdict = M3_VERDICT_NOT_COMPARABLE;
+    m3_finding_note(finding, "%s", why);
 }
 
-/* ---- verdicts of blame as stages */
+/* ---- what blame finds, under the name of the output */
 
-static void take_tiers(struct m3_stage *stage, const struct m3_tier_result *tiers)
+static void take_tiers(struct m3_finding *finding, const struct m3_tier_result *tiers)
 {
-    stage->headroom = tiers->headroom;
-    stage->tiers = tiers->tiers;
-    stage->z2 = tiers->z2;
-    stage->grid = tiers->grid;
-    stage->violations = tiers->hard;
-    stage->elements = tiers->judged;
-    stage->judged_by = "bounds of the operator";
+    finding->tiers = *tiers;
+    finding->violations = tiers->hard;
+    finding->elements = tiers->judged;
+    finding->judged_by = M3_BY_BOUNDS;
 }
 
-static void take_blamed(struct m3_stage *stage, const struct m3_blamed *b)
+static void take(struct m3_finding *finding, const struct m3_finding *judged)
 {
-    stage->verdict = b->verdict;
-    stage->rank = b->rank;
-    memcpy(stage->index, b->index, sizeof stage->index);
-    stage->got = b->got, stage->want = b->want;
-    stage->max_abs = fabs(b->got - b->want);
-    stage->rel_l2 = b->created;
-    stage->elements = b->elements;
-    stage->rows_left_out = b->left_out;
-    if (b->verdict == M3_VERDICT_NOT_JUDGED)
-        stage->note = b->is_blind ? "the profile allows errors as large as the values"
-                                  : "its operands are missing, or are no numbers, in every row";
-    if (b->selection) {
-        stage->choice = b->choice;
-        memcpy(stage->choices, b->choices, sizeof stage->choices);
-        stage->rows = b->elements;
-        stage->differing =
-            b->choices[M3_CHOICE_TIE] + b->choices[M3_CHOICE_ADMISSIBLE] + b->choices[M3_CHOICE_INADMISSIBLE];
-        stage->scores = "candidate";
-        stage->judged_by = "certificates of its scores";
-    } else if (m3_is_judged(b->verdict)) {
-        take_tiers(stage, &b->tiers);
-        stage->n = b->n, stage->f = b->f, stage->max_rel = b->max_rel;
+    const struct m3_finding own = *finding;
+    *finding = *judged;
+    finding->tap = own.tap, finding->id = own.id, finding->layer = own.layer, finding->letters = own.letters;
+    finding->operator = NULL;   /* the report names the operator of the case */
+    finding->off = own.off;
+    finding->off.rel_l2 = judged->created;
+    finding->off.max_abs = fabs(judged->got - judged->want);
+    if (!m3_is_judged(judged->verdict)) {
+        finding->tiers = own.tiers, finding->n = own.n, finding->f = own.f;
+        m3_finding_note(finding, judged->is_blind ? "the profile allows errors as large as the values"
+                                                  : "its operands are missing, or are no numbers, in every row");
+    } else if (judged->selection) {
+        finding->rows = judged->elements;
+        finding->differing = judged->choices[M3_CHOICE_TIE] + judged->choices[M3_CHOICE_ADMISSIBLE] +
+                             judged->choices[M3_CHOICE_INADMISSIBLE];
+        finding->scores = "candidate";
+        finding->judged_by = M3_BY_CERTIFICATES;
+    } else {
+        take_tiers(finding, &judged->tiers);
+        finding->off.max_rel = judged->off.max_rel;
     }
 }
 
@@ -113,7 +103,7 @@ static int is_read_whole(const struct m3_operand_row *output)
 static int judge_taps(struct checking *c, int read_whole)
 {
     struct m3_given_call call;
-    struct m3_blame blame = { 0 };
+    struct m3_judgement blame = { 0 };
     int at[M3_OPERATOR_OUTPUTS], judged = 0;
     int status = m3_given_operands(&call, c->f, c->results->rows, c->results->count, c->error);
     for (int i = 0; !status && i < c->count; i++) {
@@ -127,31 +117,23 @@ static int judge_taps(struct checking *c, int read_whole)
     if (!status && judged > 0) status = m3_blame_given(&blame, &c->setting, call.taps, call.count, c->error);
     for (int i = 0; !status && i < blame.count; i++)
         for (int k = 0; k < judged; k++)
-            if (c->f->op->outputs[at[k]].tap == blame.taps[i].tap) take_blamed(&c->stages[at[k]], &blame.taps[i]);
-    m3_blame_free(&blame);
+            if (c->f->op->outputs[at[k]].tap == blame.findings[i].id) take(&c->stages[at[k]], &blame.findings[i]);
+    m3_judgement_free(&blame);
     m3_given_free(&call);
     return status;
 }
 
 /* ---- outputs that are no taps */
 
-static void place(struct m3_stage *stage, const struct m3_side_by_side *s, int64_t width)
+static void place(struct m3_finding *stage, const struct m3_side_by_side *s, int64_t worst, int64_t width)
 {
-    const struct m3_tensor *t = stage->candidate;
-    const int64_t worst = stage->tiers >= 0 ? stage->index[0] : -1;
     if (worst < 0) return;
-    int64_t rest = worst % width;
-    stage->rank = t->rank;
-    for (int i = t->rank - 1; i > 0; i--) {
-        stage->index[i] = rest % t->shape[i];
-        rest /= t->shape[i];
-    }
-    stage->index[0] = s->numbers[worst / width];
+    m3_finding_place(stage, stage->candidate, s->numbers[worst / width], worst % width, stage->candidate->rank);
     stage->got = s->got[worst], stage->want = s->want[worst];
-    stage->max_abs = fabs(stage->got - stage->want);
+    stage->off.max_abs = fabs(stage->got - stage->want);
 }
 
-static void measure(struct m3_stage *stage, const struct m3_side_by_side *s)
+static void measure(struct m3_finding *stage, const struct m3_side_by_side *s)
 {
     double difference = 0, size = 0, error = 0, peak = 0;
     for (int64_t i = 0; i < s->count; i++) {
@@ -161,15 +143,15 @@ static void measure(struct m3_stage *stage, const struct m3_side_by_side *s)
         if (d > error) error = d;
         if (fabs(s->want[i]) > peak) peak = fabs(s->want[i]);
     }
-    stage->rel_l2 = difference == 0 ? 0 : sqrt(difference / size);
-    stage->max_rel = error == 0 ? 0 : error / peak;
+    stage->off.rel_l2 = difference == 0 ? 0 : sqrt(difference / size);
+    stage->off.max_rel = error == 0 ? 0 : error / peak;
 }
 
 static int judge_without_tap(struct checking *c, int i)
 {
     const struct m3_operand_row *output = &c->f->op->outputs[i];
     const struct m3_tensor *t = &c->results->outputs[i];
-    struct m3_stage *stage = &c->stages[i];
+    struct m3_finding *stage = &c->stages[i];
     struct m3_recomputed made;
     struct m3_side_by_side s = { 0 };
     const int64_t *listed = c->results->rows;
@@ -194,16 +176,15 @@ static int judge_without_tap(struct checking *c, int i)
         stage->n = made.n, stage->f = made.f;
         measure(stage, &s);
         stage->rows_left_out = rows - s.rows;
-        if (!m3_is_judged(stage->verdict)) stage->note = "no element of it can be judged";
-        stage->index[0] = tiers.worst;
-        place(stage, &s, width);
+        if (!m3_is_judged(stage->verdict)) m3_finding_note(stage, "no element of it can be judged");
+        place(stage, &s, tiers.worst, width);
     }
     m3_side_by_side_free(&s);
     m3_recomputed_free(&made);
     return status;
 }
 
-int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fragment *f,
+int m3_check_call(struct m3_finding *stages, int *stage_count, const struct m3_fragment *f,
                   const struct m3_results *results, const struct m3_profile *profile, struct m3_ctx *ctx,
                   struct m3_error *error)
 {
@@ -220,7 +201,7 @@ int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fra
     for (int i = 0; i < c.count; i++) {
         const struct m3_operand_row *output = &f->op->outputs[i];
         const struct m3_tensor *t = &results->outputs[i];
-        begin(&stages[i], output, t);
+        stages[i] = begin(output, t);
         const char *why = t->rank > 0 ? misfit(&c, i) : output->optional ? NULL : "missing";
         if (why) refuse(&stages[i], why);
         else if (t->rank == 0) stages[i].candidate = NULL;

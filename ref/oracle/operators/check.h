@@ -16,7 +16,7 @@ struct m3_results {
 /* Fills one stage per output; tap names are those of the outputs. `stages` [M3_OPERATOR_OUTPUTS] receives them,
  * *stage_count how many. A result that is missing, or has another shape or dtype, is not comparable and says so.
  * Statuses: M3_INTERNAL, M3_WRONG (the operator refuses the operands). */
-int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fragment *fragment,
+int m3_check_call(struct m3_finding *stages, int *stage_count, const struct m3_fragment *fragment,
                   const struct m3_results *results, const struct m3_profile *profile, struct m3_ctx *ctx,
                   struct m3_error *error);
 

@@ -22,26 +22,10 @@ struct checking {
     struct m3_error *error;
 };
 
-static void count(struct m3_comparison *c, const struct m3_stage *stage)
-{
-    switch (stage->verdict) {
-    case M3_VERDICT_NOT_JUDGED: c->not_judged++; return;
-    case M3_VERDICT_NOT_COMPARABLE: c->not_comparable++; return;
-    default: c->judged++;
-    }
-    c->failed += stage->verdict == M3_VERDICT_FAIL;
-    c->suspects += stage->verdict == M3_VERDICT_SUSPECT;
-    if (stage->verdict == M3_VERDICT_FAIL && (!c->divergence || c->divergence->verdict == M3_VERDICT_SUSPECT))
-        c->divergence = stage;
-    if (stage->verdict == M3_VERDICT_SUSPECT && !c->divergence) c->divergence = stage;
-    if (!stage->selection && stage->elements > 0 && (!c->tightest || stage->headroom > c->tightest->headroom))
-        c->tightest = stage;
-}
-
 /* One case and its verdict. */
 struct judged {
     struct m3_operator_case one;
-    struct m3_stage stages[M3_OPERATOR_OUTPUTS];
+    struct m3_finding stages[M3_OPERATOR_OUTPUTS];
     struct m3_results results;
     struct m3_tensor wanted[M3_OPERATOR_OUTPUTS];       /* rank and shape */
     int stage_count;
@@ -54,7 +38,7 @@ static void keep(struct checking *c, const struct judged *j)
     for (int i = 0; i < j->stage_count; i++) {
         if (!j->stages[i].candidate) continue;
         const int64_t at = check->comparison.count++;
-        struct m3_stage *stage = &check->comparison.stages[at];
+        struct m3_finding *stage = &check->comparison.findings[at];
         *stage = j->stages[i];
         snprintf(check->names[at], sizeof check->names[at], "%" PRId64 ".%s", j->one.number, stage->tap);
         stage->tap = check->names[at];
@@ -72,7 +56,6 @@ static void keep(struct checking *c, const struct judged *j)
         }
         stage->reference = truth;
         c->taken += j->results.outputs[i].rank > 0;
-        count(&check->comparison, stage);
     }
 }
 
@@ -93,7 +76,7 @@ static int judge_case(struct judged *j, const struct checking *c, int64_t i, str
     if (!status) status = m3_check_call(j->stages, &j->stage_count, call, &j->results, c->profile, &ctx, error);
     const char *fault = c->faults ? c->faults[i] : NULL;
     for (int k = 0; !status && fault && k < j->stage_count; k++)
-        if (j->stages[k].candidate) j->stages[k].verdict = M3_VERDICT_FAIL, j->stages[k].note = fault;
+        if (j->stages[k].candidate) j->stages[k].verdict = M3_VERDICT_FAIL, m3_finding_note(&j->stages[k], "%s", fault);
     if (!status && j->one.exact && !fault)
         status = m3_check_exact(j->stages, j->stage_count, call, &j->results, c->profile, &ctx, error);
     m3_fragment_free(call);
@@ -148,12 +131,12 @@ static int judge_cases(struct checking *c)
 }
 
 /* No verdict is silent about rows that it does not cover. */
-static void say_left_out(struct m3_comparison *all)
+static void say_left_out(struct m3_judgement *all)
 {
     int64_t rows = 0, outputs = 0;
     const char *first = NULL;
     for (int64_t i = 0; i < all->count; i++) {
-        const struct m3_stage *stage = &all->stages[i];
+        const struct m3_finding *stage = &all->findings[i];
         if (stage->rows_left_out == 0) continue;
         if (!first) first = stage->tap;
         rows += stage->rows_left_out;
@@ -167,20 +150,13 @@ static void say_left_out(struct m3_comparison *all)
 
 static void settle(struct checking *c)
 {
-    struct m3_comparison *all = &c->check->comparison;
+    struct m3_judgement *all = &c->check->comparison;
     const int64_t others = m3_safetensors_count(c->results) - c->taken;
-    all->unjudged = all->not_judged;
+    m3_judgement_settle(all, 0);
     if (others > 0)
         m3_fail(&all->notes, M3_OK, "%s: tensors that are no output of a case: %" PRId64,
                 m3_safetensors_path(c->results), others);
     say_left_out(all);
-    const struct m3_tally tally = { .judged = all->judged,
-                                    .failed = all->failed,
-                                    .suspect = all->suspects,
-                                    .not_comparable = all->not_comparable,
-                                    .unjudged = all->unjudged };
-    all->verdict = m3_run_verdict(&tally);
-    all->status = m3_run_status(all->verdict);
     if (all->verdict == M3_VERDICT_FAIL || all->verdict == M3_VERDICT_SUSPECT)
         snprintf(c->check->next, sizeof c->check->next, "compare the kernel with SPEC %s", c->cases->op->section);
     else
@@ -192,7 +168,7 @@ static void settle(struct checking *c)
 /* A failure that a known mistake explains is named. */
 static int name_mistake(struct checking *c, int threads)
 {
-    struct m3_comparison *all = &c->check->comparison;
+    struct m3_judgement *all = &c->check->comparison;
     struct m3_identified found;
     int status = m3_identify(&found, c->cases, c->results, threads, c->error);
     if (status || !found.tried) return status;
@@ -233,11 +209,11 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
     *check =
         (struct m3_file_check){ .comparison = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     check->comparison.next_token.tap = NULL;
-    check->comparison.stages = calloc(room, sizeof *check->comparison.stages);
+    check->comparison.findings = calloc(room, sizeof *check->comparison.findings);
     check->names = calloc(room, sizeof *check->names);
     check->results = calloc(2 * room, sizeof *check->results);
-    if (!check->comparison.stages || !check->names || !check->results)
-        return m3_fail_memory(error, "stages", room * sizeof *check->comparison.stages);
+    if (!check->comparison.findings || !check->names || !check->results)
+        return m3_fail_memory(error, "stages", room * sizeof *check->comparison.findings);
     int status = check_cases(cases, results, error);
     if (!status) status = judge_cases(&c);
     if (!status) settle(&c);
@@ -247,7 +223,7 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
 
 void m3_file_check_free(struct m3_file_check *check)
 {
-    m3_comparison_free(&check->comparison);
+    m3_judgement_free(&check->comparison);
     free(check->names);
     free(check->results);
     *check = (struct m3_file_check){ 0 };

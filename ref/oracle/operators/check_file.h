@@ -8,7 +8,7 @@
 struct m3_profile;
 
 struct m3_file_check {
-    struct m3_comparison comparison;    /* what reports print; `next` names the operator's section */
+    struct m3_judgement comparison;    /* what reports print; `next` names the operator's section */
     char (*names)[64];                  /* of its stages */
     struct m3_tensor *results;          /* their tensors, then the true results, of which only the form is known */
     char next[96];

@@ -13,7 +13,7 @@ static int rounds_more(const struct m3_profile *profile, const char *tap)
            m3_profile_weights(profile, tap) > 0 || m3_profile_truncates(profile);
 }
 
-static void judge(struct m3_stage *stage, const struct m3_tensor *got, const double *want, enum m3_dtype stored,
+static void judge(struct m3_finding *stage, const struct m3_tensor *got, const double *want, enum m3_dtype stored,
                   const struct m3_results *results, int64_t rows)
 {
     const int64_t width = got->shape[0] > 0 ? got->count / got->shape[0] : 0;
@@ -25,20 +25,17 @@ static void judge(struct m3_stage *stage, const struct m3_tensor *got, const dou
             const double y = m3_stored_as(want[r * width + i], stored);
             if (x == y || stage->verdict == M3_VERDICT_FAIL) continue;
             stage->verdict = M3_VERDICT_FAIL;
-            stage->tiers |= M3_TIER_HARD;
-            stage->note = "every sum is exact in this case: the result must be, too";
+            stage->tiers.tiers |= M3_TIER_HARD;
+            m3_finding_note(stage, "every sum is exact in this case: the result must be, too");
             stage->violations = 1;
-            stage->headroom = INFINITY;
-            stage->rank = got->rank;
-            stage->index[0] = number;
-            for (int64_t d = got->rank - 1, rest = i; d > 0; rest /= got->shape[d--])
-                stage->index[d] = rest % got->shape[d];
-            stage->got = x, stage->want = y, stage->max_abs = fabs(x - y);
+            stage->tiers.headroom = INFINITY;
+            m3_finding_place(stage, got, number, i, got->rank);
+            stage->got = x, stage->want = y, stage->off.max_abs = fabs(x - y);
         }
     }
 }
 
-int m3_check_exact(struct m3_stage *stages, int stage_count, const struct m3_fragment *f,
+int m3_check_exact(struct m3_finding *stages, int stage_count, const struct m3_fragment *f,
                    const struct m3_results *results, const struct m3_profile *profile, struct m3_ctx *ctx,
                    struct m3_error *error)
 {

@@ -60,7 +60,7 @@ static int call_of(struct m3_fragment **call, const struct making *m, const stru
 /* Does the verdict on these results say that they are wrong? */
 static int is_wrong(int *wrong, struct making *m, const struct m3_fragment *call, const struct m3_results *results)
 {
-    struct m3_stage stages[M3_OPERATOR_OUTPUTS];
+    struct m3_finding stages[M3_OPERATOR_OUTPUTS];
     int count = 0;
     int status = m3_check_call(stages, &count, call, results, m->profile, &m->ctx, m->error);
     *wrong = 0;

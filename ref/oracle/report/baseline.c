@@ -117,7 +117,7 @@ static double share_of(const json_t *line)
     return json_is_number(share) ? json_number_value(share) : NAN;
 }
 
-static struct change change_of(const struct m3_stage *stage, const struct m3_baseline *baseline)
+static struct change change_of(const struct m3_finding *stage, const struct m3_baseline *baseline)
 {
     const char *name = name_of(stage->tap, stage->selection);
     const json_t *line = json_object_get(baseline->stages, name);
@@ -126,7 +126,7 @@ static struct change change_of(const struct m3_stage *stage, const struct m3_bas
                             .was = json_string_value(json_object_get(line, "verdict")),
                             .is = choice ? m3_choice_text(stage->choice) : m3_verdict_name(stage->verdict),
                             .share_was = share_of(line),
-                            .share_is = judged && !choice ? stage->headroom : NAN };
+                            .share_is = judged && !choice ? stage->tiers.headroom : NAN };
 }
 
 static void print_word(FILE *out, const char *word, double share)
@@ -180,12 +180,12 @@ static int say(struct printing *p, const struct change *change)
 }
 
 /* Every stage of either side: those of the comparison in their order, then those that only the baseline has. */
-static int each(struct printing *p, const struct m3_baseline *baseline, const struct m3_comparison *comparison)
+static int each(struct printing *p, const struct m3_baseline *baseline, const struct m3_judgement *comparison)
 {
     json_t *gone = json_copy(baseline->stages);
     int status = gone == NULL ? m3_fail_memory(p->error, "the baseline", 0) : M3_OK;
     for (int64_t i = 0; i <= comparison->count && status == M3_OK; i++) {
-        const struct m3_stage *stage = i < comparison->count ? &comparison->stages[i] : &comparison->next_token;
+        const struct m3_finding *stage = i < comparison->count ? &comparison->findings[i] : &comparison->next_token;
         if (stage->tap == NULL) continue;
         const struct change change = change_of(stage, baseline);
         json_object_del(gone, change.tap);
@@ -225,8 +225,7 @@ static int print_counts(FILE *out, const int64_t *counts, const char *path, int 
 }
 
 /* Reports of earlier versions do not state what they are of, and dumps of others need not. */
-static int check_same(const struct m3_baseline *baseline, const struct m3_comparison *comparison,
-                      struct m3_error *error)
+static int check_same(const struct m3_baseline *baseline, const struct m3_judgement *comparison, struct m3_error *error)
 {
     const struct {
         const char *what, *field, *is;
@@ -243,7 +242,7 @@ static int check_same(const struct m3_baseline *baseline, const struct m3_compar
 }
 
 int m3_baseline_report(FILE *out, int64_t *counts, const struct m3_baseline *baseline,
-                       const struct m3_comparison *comparison, enum m3_report_extent extent, int json,
+                       const struct m3_judgement *comparison, enum m3_report_extent extent, int json,
                        struct m3_error *error)
 {
     struct printing p = { .out = out, .kind = M3_BASELINE_KINDS, .counts = counts, .json = json, .error = error };

@@ -24,9 +24,9 @@ enum m3_baseline_change {
 
 /* Prints how many stages changed and which, the worse ones first: for people, or as JSON lines of type "change" and one
  * of type "baseline". counts [M3_BASELINE_KINDS]. M3_NOT_COMPARABLE, with nothing printed: a baseline that states another
- * model, case or profile than the comparison (m3_comparison_is_of). M3_IO, M3_INTERNAL. */
+ * model, case or profile than the comparison (m3_judgement_is_of). M3_IO, M3_INTERNAL. */
 int m3_baseline_report(FILE *out, int64_t *counts, const struct m3_baseline *baseline,
-                       const struct m3_comparison *comparison, enum m3_report_extent extent, int json,
+                       const struct m3_judgement *comparison, enum m3_report_extent extent, int json,
                        struct m3_error *error);
 
 #endif

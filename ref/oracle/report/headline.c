@@ -1,156 +1,184 @@
-/* The first line of a comparison's report: verdict, place, size and next step; and what was not there to judge. */
+/* The first line of a report, which is also its last: verdict, place, size and next step, or how much was judged. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "oracle/report/private/format.h"
 
-/* What to do next: what the comparison says, or otherwise blame. */
-static const char *next_of(const struct m3_comparison *comparison)
+/* What to do next: what the judge says, or otherwise blame. */
+static const char *next_of(const struct m3_judgement *all)
 {
-    return comparison->next != NULL ? comparison->next : "m3ref blame MODEL CANDIDATE --case F";
+    return all->next != NULL ? all->next : "m3ref blame MODEL CANDIDATE --case F";
 }
 
-const char *m3_plural(int64_t count, const char *plural)
-{
-    static const char *const words[][2] = {
-        { "rows", "row" },         { "stages", "stage" },
-        { "taps", "tap" },         { "elements", "element" },
-        { "sets", "set" },         { "operators", "operator" },
-        { "notes", "note" },       { "implementations", "implementation" },
-        { "channels", "channel" },
-    };
-    for (size_t i = 0; count == 1 && i < sizeof words / sizeof *words; i++)
-        if (strcmp(plural, words[i][0]) == 0) return words[i][1];
-    return plural;
-}
+const char *m3_noun_of(const struct m3_judgement *all) { return all->is_recomputed ? "taps" : "stages"; }
 
-void m3_print_share(FILE *out, double share, int width)
-{
-    if (isfinite(share)) fprintf(out, "%*.3g%%", width > 0 ? width - 1 : 0, 100 * share);
-    else fprintf(out, "%*s", width, isnan(share) ? "unknown" : "beyond");
-}
+/* ---- what is wrong */
 
-void m3_print_explained(FILE *out, const char *word)
+/* By how much a tap is wrong, in few words. */
+static void print_size(FILE *out, const struct m3_finding *f)
 {
-    if (*word) fprintf(out, "; explained by +%s, with which it passes", word);
-}
-
-void m3_print_more(FILE *out, int64_t count, const char *what)
-{
-    fprintf(out, "..  %" PRId64 " more %s; --all shows every one\n", count, m3_plural(count, what));
-}
-
-/* By how much a stage is wrong, in few words. */
-static void print_size(FILE *out, const struct m3_stage *stage)
-{
-    if (stage->rank == 0) {
-        fprintf(out, ": %s", stage->note != NULL ? stage->note : "");
-    } else if (stage->selection) {
-        const int64_t wrong = stage->choices[M3_CHOICE_INADMISSIBLE];
-        fprintf(out, ", %" PRId64 " of %" PRId64 " %s inadmissible", wrong, stage->rows,
-                m3_plural(stage->rows, "sets"));
-    } else if (m3_is_judged_by_rows(stage) && !isnan(stage->row_error)) {
+    if (f->rank == 0) {
+        fprintf(out, ": %s", f->note);
+    } else if (f->selection) {
+        fprintf(out, ", %" PRId64 " of %" PRId64 " %s inadmissible", f->choices[M3_CHOICE_INADMISSIBLE],
+                m3_decisions(f), m3_plural(m3_decisions(f), "sets"));
+    } else if (f->judged_by == M3_BY_ROWS && !isnan(f->row_error)) {
         fprintf(out, ", the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
-                stage->row_error, stage->row_error_largest);
+                f->row_error, f->row_error_largest);
     } else {
-        if (isnan(stage->got)) fputs(", NaN", out);
-        else if (!isfinite(stage->headroom)) fputs(", where nothing is allowed", out);
-        else fprintf(out, ", %.3g%% of what is allowed", 100 * stage->headroom);
-        fprintf(out, ", %" PRId64 " of %" PRId64 " %s", stage->violations, stage->elements,
-                m3_plural(stage->elements, "elements"));
-        if (stage->note != NULL) fprintf(out, "; %s", stage->note);
+        if (isnan(f->got)) fputs(", NaN", out);
+        else if (!isfinite(f->tiers.headroom)) fputs(", where nothing is allowed", out);
+        else fprintf(out, ", %.3g%% of what is allowed", 100 * f->tiers.headroom);
+        fprintf(out, ", %" PRId64 " of %" PRId64 " %s", f->violations, f->elements, m3_plural(f->elements, "elements"));
+        if (f->note[0] && f->operator == NULL) fprintf(out, "; %s", f->note);
     }
 }
 
-static void print_wrong(FILE *out, const struct m3_comparison *comparison)
+static void print_wrong(FILE *out, const struct m3_judgement *all)
 {
-    const struct m3_stage *first = comparison->divergence;
-    if (first == NULL) {
-        first = &comparison->next_token;
-        fputs("next token of ", out);
-    }
+    const struct m3_finding *first = all->first != NULL ? all->first : &all->next_token;
+    if (all->first == NULL) fputs("next token of ", out);
     fputs(first->tap, out);
-    if (first->rank > 0) {
-        fputc(' ', out);
-        m3_print_place(out, first);
-    }
+    if (first->rank > 0) fputc(' ', out);
+    m3_print_place(out, first);
     print_size(out, first);
-    fprintf(out, "; next: %s", next_of(comparison));
+    if (first->operator == NULL) fprintf(out, "; next: %s", next_of(all));
+    else if (first->operators > 1) fprintf(out, "; next: dump %s too, to see which operator it is", first->since);
+    else fprintf(out, "; next: check the program's %s against SPEC %s", first->operator, first->section);
 }
 
-static const struct m3_stage *first_of(const struct m3_comparison *comparison, enum m3_verdict verdict)
+/* ---- what could not be judged */
+
+static const struct m3_finding *first_of(const struct m3_judgement *all, enum m3_verdict verdict)
 {
-    for (int64_t i = 0; i < comparison->count; i++)
-        if (comparison->stages[i].verdict == verdict) return &comparison->stages[i];
+    for (int64_t i = 0; i < all->count; i++)
+        if (all->findings[i].verdict == verdict) return &all->findings[i];
     return NULL;
 }
 
-static void print_unjudged(FILE *out, const struct m3_comparison *comparison)
+static void print_unjudged(FILE *out, const struct m3_judgement *all)
 {
-    const struct m3_stage *first = first_of(comparison, M3_VERDICT_NOT_JUDGED);
-    const int64_t count = comparison->unjudged;
-    fprintf(out, "%" PRId64 " %s could not be judged", count, m3_plural(count, "stages"));
-    if (comparison->not_judged > comparison->excused && first != NULL)
-        fprintf(out, ", first %s: %s; next: %s%s", first->tap, first->note, next_of(comparison),
-                comparison->next == NULL ? ", which reads the weights" : "");
-    else fputs(", which the reference does not hold; next: a reference with them, or --taps without them", out);
+    const struct m3_finding *first = first_of(all, M3_VERDICT_NOT_JUDGED);
+    const int is_named = all->not_judged > all->excused && first != NULL;
+    if (all->is_recomputed && first == NULL) {
+        fprintf(out,
+                "%" PRId64 " %s of the candidate the model does not produce for this case; next: --taps without them",
+                all->extra, m3_plural(all->extra, "taps"));
+        return;
+    }
+    fprintf(out, "%" PRId64 " %s could not be judged", all->unjudged, m3_plural(all->unjudged, m3_noun_of(all)));
+    if (!is_named)
+        fputs(", which the reference does not hold; next: a reference with them, or --taps without them", out);
+    else fprintf(out, ", first %s: %s", first->tap, first->note);
+    if (is_named && all->is_recomputed) fputs(first->is_blind ? "" : "; next: dump what is missing", out);
+    else if (is_named) fprintf(out, "; next: %s%s", next_of(all), all->next == NULL ? ", which reads the weights" : "");
 }
 
-static void print_incomparable(FILE *out, const struct m3_comparison *comparison)
+static void print_incomparable(FILE *out, const struct m3_judgement *all)
 {
-    const struct m3_stage *first = first_of(comparison, M3_VERDICT_NOT_COMPARABLE);
-    if (comparison->count == 0) {
-        fputs("nothing was compared; next: see the message, --taps, --map or --force", out);
+    const struct m3_finding *first = first_of(all, M3_VERDICT_NOT_COMPARABLE);
+    if (all->count == 0) {
+        fprintf(out, "nothing was %s; next: see the message, --taps, --map or --force",
+                all->is_recomputed ? "judged" : "compared");
     } else if (first != NULL) {
         /* Results of one operator have letters of their own. */
         fprintf(out, "%s: %s; next: %s", first->tap, first->note,
-                first->letters ? "write results as the operands ask for them"
-                               : "dump it as the reference does, or leave it out with --taps");
+                all->is_recomputed       ? "dump it as m3ref run does, or leave it out with --taps"
+                : first->letters != NULL ? "write results as the operands ask for them"
+                                         : "dump it as the reference does, or leave it out with --taps");
+    } else if (all->is_recomputed) {
+        print_unjudged(out, all);
     } else {
-        first = first_of(comparison, M3_VERDICT_NOT_JUDGED);
-        fprintf(out, "no tap could be judged, first %s: %s; next: %s%s", first->tap,
-                first->note != NULL ? first->note : "", comparison->next == NULL ? "dump more taps, or " : "",
-                next_of(comparison));
+        first = first_of(all, M3_VERDICT_NOT_JUDGED);
+        fprintf(out, "no tap could be judged, first %s: %s; next: %s%s", first->tap, first->note,
+                all->next == NULL ? "dump more taps, or " : "", next_of(all));
     }
 }
 
-void m3_print_place_and_next(FILE *out, const struct m3_comparison *comparison)
+void m3_print_place_and_next(FILE *out, const struct m3_judgement *all)
 {
-    switch (comparison->verdict) {
+    switch (all->verdict) {
     case M3_VERDICT_FAIL:
-    case M3_VERDICT_SUSPECT: print_wrong(out, comparison); break;
-    case M3_VERDICT_PARTIAL: print_unjudged(out, comparison); break;
-    case M3_VERDICT_NOT_COMPARABLE: print_incomparable(out, comparison); break;
+    case M3_VERDICT_SUSPECT: print_wrong(out, all); break;
+    case M3_VERDICT_PARTIAL: print_unjudged(out, all); break;
+    case M3_VERDICT_NOT_COMPARABLE: print_incomparable(out, all); break;
     default: break;
     }
 }
 
-/* "judged end to end: logits alone": a dump of few stages among many says little. */
-static void print_few(FILE *out, const struct m3_comparison *comparison)
+/* ---- how much was judged */
+
+/* "judged end to end: logits alone": a dump of few taps among many says little. */
+static void print_few(FILE *out, const struct m3_judgement *all)
 {
     enum { FEW = 3 };
-    if (comparison->judged == 0 || comparison->judged > FEW || comparison->missing <= comparison->judged) return;
+    if (all->judged == 0 || all->judged > FEW || all->missing <= all->judged) return;
     fputs("; judged end to end: ", out);
     int64_t printed = 0;
-    for (int64_t i = 0; i < comparison->count; i++) {
-        if (!m3_is_judged(comparison->stages[i].verdict)) continue;
-        if (printed > 0) fputs(printed + 1 == comparison->judged ? " and " : ", ", out);
-        fputs(comparison->stages[i].tap, out);
+    for (int64_t i = 0; i < all->count; i++) {
+        if (!m3_is_judged(all->findings[i].verdict)) continue;
+        if (printed > 0) fputs(printed + 1 == all->judged ? " and " : ", ", out);
+        fputs(all->findings[i].tap, out);
         printed++;
     }
     fputs(" alone", out);
 }
 
-void m3_print_headline(FILE *out, const struct m3_comparison *comparison)
+void m3_print_headline(FILE *out, const struct m3_judgement *all)
 {
-    if (comparison->verdict == M3_VERDICT_PASS)
-        fprintf(out, "%" PRId64 " of %" PRId64 " %s of the candidate judged", comparison->judged, comparison->count,
-                m3_plural(comparison->count, "stages"));
-    m3_print_place_and_next(out, comparison);
-    m3_print_explained(out, comparison->explained_by);
-    print_few(out, comparison);
-    if (comparison->missing > 0)
-        fprintf(out, "; not held by the candidate: %" PRId64 " %s, %s", comparison->missing,
-                m3_plural(comparison->missing, "stages"), comparison->missing_names);
+    if (all->verdict == M3_VERDICT_PASS)
+        fprintf(out, "%" PRId64 " of %" PRId64 " %s of the candidate judged", all->judged, all->count,
+                m3_plural(all->count, m3_noun_of(all)));
+    m3_print_place_and_next(out, all);
+    m3_print_explained(out, all->explained_by);
+    print_few(out, all);
+    if (all->missing > 0)
+        fprintf(out, "; not held by the candidate: %" PRId64 " %s, %s", all->missing,
+                m3_plural(all->missing, m3_noun_of(all)), all->missing_names);
+}
+
+void m3_print_counts(FILE *out, const struct m3_judgement *all)
+{
+    fprintf(out, "%" PRId64 " of %" PRId64 " %s judged", all->judged, all->count,
+            m3_plural(all->count, m3_noun_of(all)));
+    if (all->failed > 0) fprintf(out, ", %" PRId64 " fail", all->failed);
+    if (all->suspect > 0) fprintf(out, ", %" PRId64 " suspect", all->suspect);
+    if (all->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", all->not_comparable);
+    if (all->not_judged > all->excused) fprintf(out, ", %" PRId64 " not judged", all->not_judged - all->excused);
+    if (all->excused > 0) fprintf(out, ", %" PRId64 " left out after other choices", all->excused);
+    if (all->extra > 0)
+        fprintf(out, ", %" PRId64 " not in the %s", all->extra, all->is_recomputed ? "model" : "reference");
+}
+
+void m3_print_summary(FILE *out, const struct m3_judgement *all)
+{
+    m3_print_counts(out, all);
+    if (all->missing > 0) fprintf(out, ", %" PRId64 " missing", all->missing);
+    if (all->tightest != NULL) m3_print_tightest(out, all->tightest);
+}
+
+void m3_print_tightest(FILE *out, const struct m3_finding *f)
+{
+    if (isfinite(f->tiers.headroom))
+        fprintf(out, "; the worst, %s, used %.3g%% of what is allowed", f->tap, 100 * f->tiers.headroom);
+    else fprintf(out, "; the worst, %s, is wrong beyond measure", f->tap);
+}
+
+void m3_print_divergence(FILE *out, const struct m3_judgement *all)
+{
+    const struct m3_finding *first = all->first, *tightest = NULL;
+    const int64_t before = first - all->findings;
+    int64_t passed = 0;
+    for (const struct m3_finding *f = all->findings; f < first; f++) {
+        if (f->verdict != M3_VERDICT_PASS) continue;
+        passed++;
+        if (!f->selection && (tightest == NULL || f->tiers.headroom > tightest->tiers.headroom)) tightest = f;
+    }
+    fprintf(out, "first divergence %s", first->tap);
+    if (before == 0) fputs("; no stage before it", out);
+    else if (passed == before && before == 1) fputs("; the stage before it passes", out);
+    else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
+    else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
+    if (tightest != NULL) m3_print_tightest(out, tightest);
 }

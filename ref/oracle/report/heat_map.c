@@ -8,7 +8,7 @@
 #include "oracle/judge/spans.h"
 
 /* The largest share of the allowance among n elements. */
-static double worst_share(const struct m3_stage *stage, int64_t want_at, int64_t got_at, int64_t n)
+static double worst_share(const struct m3_finding *stage, int64_t want_at, int64_t got_at, int64_t n)
 {
     enum { PIECE = 256 };
     const struct m3_tensor *want = stage->reference, *got = stage->candidate;
@@ -31,7 +31,7 @@ static double worst_share(const struct m3_stage *stage, int64_t want_at, int64_t
 /* The first of `total` items in cell number `cell` of `cells`. */
 static int64_t first_in(int64_t cell, int64_t cells, int64_t total) { return (cell * total + cells - 1) / cells; }
 
-static void fill_cells(struct m3_heat *heat, const struct m3_stage *stage, struct m3_span_walk walk)
+static void fill_cells(struct m3_heat *heat, const struct m3_finding *stage, struct m3_span_walk walk)
 {
     struct m3_span span;
     while (m3_span_walk_next(&walk, &span)) {
@@ -47,16 +47,17 @@ static void fill_cells(struct m3_heat *heat, const struct m3_stage *stage, struc
 }
 
 /* Numbers the rows of cells, and finds the one with the stage's place. */
-static void number_rows(struct m3_heat *heat, const struct m3_stage *stage, struct m3_row_walk walk)
+static void number_rows(struct m3_heat *heat, const struct m3_finding *stage, const int64_t *index,
+                        struct m3_row_walk walk)
 {
     struct m3_row_pair row;
     for (int64_t i = 0; m3_row_walk_next(&walk, &row); i++) {
         int64_t r = i * heat->rows / heat->tokens;
         if (first_in(r, heat->rows, heat->tokens) == i) heat->first[r] = row.number;
-        if (row.number == stage->index[0]) heat->worst_row = (int)r;
+        if (row.number == index[0]) heat->worst_row = (int)r;
     }
     int64_t channel = 0;
-    for (int i = 1; i < stage->reference->rank; i++) channel = channel * stage->reference->shape[i] + stage->index[i];
+    for (int i = 1; i < stage->reference->rank; i++) channel = channel * stage->reference->shape[i] + index[i];
     heat->worst_column = (int)(channel * heat->columns / heat->channels);
 }
 
@@ -71,8 +72,8 @@ static void set_edges(struct m3_heat *heat)
     for (int k = 2; k < M3_HEAT_LEVELS; k++) heat->edges[k] = pow(10, top - (M3_HEAT_LEVELS - 1 - k) * step);
 }
 
-void m3_heat_fill(struct m3_heat *heat, const struct m3_stage *stage, const struct m3_matched *matched, int rows,
-                  int columns)
+void m3_heat_fill(struct m3_heat *heat, const struct m3_finding *stage, const int64_t *index,
+                  const struct m3_matched *matched, int rows, int columns)
 {
     struct m3_span_walk walk;
     *heat = (struct m3_heat){ .channels = 1 };
@@ -82,7 +83,7 @@ void m3_heat_fill(struct m3_heat *heat, const struct m3_stage *stage, const stru
     heat->rows = (int)m3_min(heat->tokens, rows);
     heat->columns = (int)m3_min(heat->channels, columns);
     for (int i = 0; i < heat->rows * heat->columns; i++) heat->cells[i] = NAN;
-    number_rows(heat, stage, walk.rows);
+    number_rows(heat, stage, index, walk.rows);
     fill_cells(heat, stage, walk);
     set_edges(heat);
 }

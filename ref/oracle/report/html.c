@@ -4,7 +4,6 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
-#include "oracle/judge/gradients.h"
 #include "oracle/judge/logits.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/html.h"
@@ -17,7 +16,7 @@ void m3_html_verdict(FILE *out, enum m3_verdict verdict)
 
 void m3_html_note(FILE *out, const char *text) { fprintf(out, "<p class=\"quiet\">%s</p>\n", text); }
 
-int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error)
+int m3_html_finding(FILE *out, const struct m3_finding *stage, struct m3_error *error)
 {
     char *finding = m3_finding(stage);
     if (finding == NULL) return m3_fail_memory(error, stage->tap, 0);
@@ -26,28 +25,31 @@ int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *er
     return M3_OK;
 }
 
-struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage)
+/* The judgement whose findings have tensors of both sides. */
+static const struct m3_judgement *compared(const struct m3_html *html)
 {
-    struct m3_matched matched = { .reference = &html->reference,
-                                  .candidate = stage->logits ? &stage->logits->side : &html->candidate,
+    const struct m3_judgement *all = html->subject->judgement;
+    return all->compared != NULL ? all->compared : all;
+}
+
+const struct m3_finding *m3_html_numbers(const struct m3_finding *f) { return f->compared != NULL ? f->compared : f; }
+
+struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_finding *stage)
+{
+    const struct m3_judgement *all = compared(html);
+    const int64_t b = stage->in_sequence - 1;
+    struct m3_matched matched = { .reference = b < 0 ? &html->reference : &all->sides[2 * b],
+                                  .candidate = b < 0 ? &html->candidate : &all->sides[2 * b + 1],
                                   .want = stage->reference,
                                   .got = stage->candidate,
-                                  .taint = html->subject->comparison->taint };
-    const int64_t b = stage->in_sequence - 1;
-    enum m3_tap tap = 0;
-    if (b >= 0) {
-        const struct m3_comparison *all = html->subject->comparison;
-        matched.reference = &all->sides[2 * b];
-        if (!stage->logits) matched.candidate = &all->sides[2 * b + 1];
-        matched.taint = all->parts[b].taint;
-    }
-    if (m3_is_gradient(stage->tap)) m3_gradient_tap(stage->tap, &tap, &matched.layer);
-    else m3_tap_parse(stage->tap, &tap, &matched.layer);    /* cannot fail: the comparison has parsed it */
-    matched.tap = tap;
+                                  .tap = (int)stage->id,
+                                  .layer = stage->layer,
+                                  .taint = b < 0 ? all->taint : all->parts[b].taint };
+    if (stage->logits) matched.candidate = &stage->logits->side;
     return matched;
 }
 
-static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+static int print_ranks(FILE *out, const struct m3_judgement *comparison, struct m3_error *error)
 {
     char *ranks = m3_ranks(comparison);
     if (ranks == NULL) return m3_fail_memory(error, "ranks", 0);
@@ -101,18 +103,18 @@ static void print_cause(const struct m3_html *html)
 
 static int print_top(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     enum m3_verdict verdict = c->verdict;
     int status = M3_OK;
     fprintf(html->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
     m3_html_verdict(html->out, verdict);
     fputs("</h1>\n", html->out);
     print_cause(html);
-    if (c->divergence != NULL) {
-        fprintf(html->out, "<p><a href=\"#stage-%s\"><strong>", c->divergence->tap);
+    if (c->first != NULL) {
+        fprintf(html->out, "<p><a href=\"#stage-%s\"><strong>", c->first->tap);
         m3_print_divergence(html->out, c);
         fputs("</strong></a></p>\n<p class=\"bits\">", html->out);
-        status = m3_html_finding(html->out, c->divergence, error);
+        status = m3_html_finding(html->out, c->first, error);
         fputs("</p>\n", html->out);
     }
     fputs("<p>", html->out);
@@ -155,7 +157,7 @@ static void print_files(const struct m3_html *html)
 
 static void print_notes(const struct m3_html *html)
 {
-    const char *at = html->subject->comparison->notes.text, *line;
+    const char *at = html->subject->judgement->notes.text, *line;
     size_t length;
     if (at == NULL || *at == '\0') return;
     fputs("<h2>Notes</h2>\n<ul>\n", html->out);
@@ -170,12 +172,12 @@ static void print_notes(const struct m3_html *html)
 static int print_page(struct m3_html *html, struct m3_error *error)
 {
     const struct m3_report_subject *subject = html->subject;
-    const int has_sides = !subject->only_findings && !subject->comparison->sides;
+    const int has_sides = !subject->only_findings && !compared(html)->sides;
     int status = has_sides ? m3_side_begin(&html->reference, subject->reference, error) : M3_OK;
     if (status == M3_OK && has_sides) status = m3_side_begin(&html->candidate, subject->candidate, error);
     if (status != M3_OK) return status;
     char title[128], line[128];
-    snprintf(title, sizeof title, "m3ref %s: %s", subject->command, m3_verdict_text(subject->comparison->verdict));
+    snprintf(title, sizeof title, "m3ref %s: %s", subject->command, m3_verdict_text(subject->judgement->verdict));
     snprintf(line, sizeof line, "m3ref %s", subject->command);
     m3_page_begin(html->out, title, line);
     status = print_top(html, error);
@@ -192,7 +194,7 @@ static int print_page(struct m3_html *html, struct m3_error *error)
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     struct m3_html html = { .out = out, .subject = subject };
-    if (m3_report_whole(&subject->comparison->notes, error)) return M3_INTERNAL;
+    if (m3_report_whole(&subject->judgement->notes, error)) return M3_INTERNAL;
     int status = m3_graph_record_every_tap(&html.every_tap, error);
     if (status == M3_OK) status = print_page(&html, error);
     m3_graph_free(&html.every_tap);

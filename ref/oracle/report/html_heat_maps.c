@@ -79,7 +79,7 @@ static void draw_key(const struct map *m)
     }
 }
 
-static void draw_map(FILE *out, const struct m3_heat *heat, const struct m3_stage *stage, char letter)
+static void draw_map(FILE *out, const struct m3_heat *heat, const struct m3_finding *stage, char letter)
 {
     struct map m = { .out = out,
                      .heat = heat,
@@ -99,7 +99,7 @@ static void draw_map(FILE *out, const struct m3_heat *heat, const struct m3_stag
 }
 
 /* "Row t, channel q * 20 + d. 67 x 160 elements in 64 x 128 cells." */
-static void describe(FILE *out, const struct m3_heat *heat, const struct m3_stage *stage, const char *letters)
+static void describe(FILE *out, const struct m3_heat *heat, const struct m3_finding *stage, const char *letters)
 {
     fputs("<p class=\"quiet\">", out);
     if (strlen(letters) == 3)
@@ -109,20 +109,22 @@ static void describe(FILE *out, const struct m3_heat *heat, const struct m3_stag
             heat->rows, heat->columns);
 }
 
-static int print_map(const struct m3_html *html, struct m3_heat *heat, const struct m3_stage *stage, int coarse,
+static int print_map(const struct m3_html *html, struct m3_heat *heat, const struct m3_finding *stage, int coarse,
                      struct m3_error *error)
 {
-    const struct m3_matched matched = m3_html_matched(html, stage);
+    const struct m3_finding *numbers = m3_html_numbers(stage);
+    const struct m3_matched matched = m3_html_matched(html, numbers);
     const char *letters = m3_tap_table[matched.tap].shape;
-    m3_heat_fill(heat, stage, &matched, M3_HEAT_ROWS / (coarse ? 4 : 1), M3_HEAT_COLUMNS / (coarse ? 4 : 1));
+    m3_heat_fill(heat, numbers, stage->index, &matched, M3_HEAT_ROWS / (coarse ? 4 : 1),
+                 M3_HEAT_COLUMNS / (coarse ? 4 : 1));
     if (heat->rows == 0 || heat->columns == 0) return M3_OK;
     fprintf(html->out,
             "<h3 id=\"heat-%s\"><a href=\"#stage-%s\">%s</a></h3>\n<p class=\"bits\">worst, in the ring: ", stage->tap,
             stage->tap, stage->tap);
     int status = m3_html_finding(html->out, stage, error);
     fputs("</p>\n", html->out);
-    draw_map(html->out, heat, stage, (char)(letters[0] | 32));
-    describe(html->out, heat, stage, letters);
+    draw_map(html->out, heat, numbers, (char)(letters[0] | 32));
+    describe(html->out, heat, numbers, letters);
     return status;
 }
 
@@ -137,14 +139,14 @@ static void print_heading(FILE *out)
 
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     struct m3_heat *heat = malloc(sizeof *heat);
     if (heat == NULL) return m3_fail_memory(error, "heat map", sizeof *heat);
     int status = M3_OK;
     int64_t maps = 0;
     for (int64_t i = 0; i < c->count && status == M3_OK; i++) {
-        const struct m3_stage *s = &c->stages[i];
-        if (!(s->allowed_max > 0) || (s->verdict != M3_VERDICT_FAIL && s->verdict != M3_VERDICT_SUSPECT)) continue;
+        const struct m3_finding *s = &c->findings[i];
+        if (!(m3_html_numbers(s)->off.allowed_max > 0) || !m3_finding_is_wrong(s)) continue;
         if (maps == 0) print_heading(html->out);
         if (maps++ < M3_HTML_FINE_MAPS + M3_HTML_COARSE_MAPS)
             status = print_map(html, heat, s, maps > M3_HTML_FINE_MAPS, error);

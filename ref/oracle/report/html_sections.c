@@ -88,14 +88,14 @@ void m3_html_link(const struct m3_html *html, const char *heading)
 
 void m3_html_sections(const struct m3_html *html)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     struct sections all = { .count = 0 };
     if (html->subject->spec) return;
     if (html->subject->cause.section) add(&all, html->subject->cause.section);
     for (int64_t i = 0; i < c->count; i++) {
         enum m3_tap tap;
         int64_t layer;
-        if (m3_tap_parse(c->stages[i].tap, &tap, &layer) != 0) continue;
+        if (m3_tap_parse(c->findings[i].tap, &tap, &layer) != 0) continue;
         const char *const *headings = m3_tap_sections(m3_graph_last(&html->every_tap, tap));
         for (int k = 0; k < 2 && headings[k]; k++) add(&all, headings[k]);
     }

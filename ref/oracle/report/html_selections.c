@@ -13,7 +13,8 @@ enum { ROWS = 64, COLUMNS = 128, MOST_IDS = 1 << 16, IDS_SHOWN = 64, LOAD_HIGH =
 
 /* One tap of ids and how to walk it. A decision has `width` ids, and a row has `groups` decisions. */
 struct choices {
-    const struct m3_stage *stage;
+    const struct m3_finding *stage;
+    enum m3_verdict verdict;
     const struct m3_tensor *want, *got;
     struct m3_row_walk walk;
     int64_t groups, width, ids;         /* ids: all are below it */
@@ -31,13 +32,16 @@ static int64_t greatest_id(const struct m3_tensor *tensor)
 }
 
 /* Returns 0 if a stage has no judged decisions. */
-static int begin(struct choices *c, const struct m3_html *html, const struct m3_stage *stage)
+static int begin(struct choices *c, const struct m3_html *html, const struct m3_finding *found)
 {
+    const struct m3_finding *stage = m3_html_numbers(found);
     if (!stage->selection || stage->rows == 0 || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return 0;
     const struct m3_matched matched = m3_html_matched(html, stage);
-    *c = (struct choices){
-        .stage = stage, .want = matched.want, .got = matched.got, .blocks = matched.tap == M3_TAP_INDEX_BLOCKS
-    };
+    *c = (struct choices){ .stage = stage,
+                           .verdict = found->verdict,
+                           .want = matched.want,
+                           .got = matched.got,
+                           .blocks = matched.tap == M3_TAP_INDEX_BLOCKS };
     if (m3_row_walk_begin(&c->walk, &matched) != NULL) return 0;
     c->groups = c->blocks ? c->want->shape[1] : 1;
     c->width = c->want->shape[c->want->rank - 1];
@@ -67,7 +71,7 @@ static void print_ids(FILE *out, const struct m3_tensor *ids, int64_t decision, 
 /* Prints the decision at the stage's place: the first of the worst kind. */
 static void print_decision(FILE *out, const struct choices *c)
 {
-    const struct m3_stage *s = c->stage;
+    const struct m3_finding *s = c->stage;
     struct m3_row_walk walk = c->walk;
     struct m3_row_pair row;
     while (m3_row_walk_next(&walk, &row)) {
@@ -80,7 +84,7 @@ static void print_decision(FILE *out, const struct choices *c)
         fputs("</code> got <code>", out);
         print_ids(out, c->got, got, c->want, want, c->width);
         fputs("</code>", out);
-        if (s->note != NULL) fprintf(out, " %s", s->note);
+        if (s->note[0]) fprintf(out, " %s", s->note);
         if (!isnan(s->gap)) fprintf(out, "; gap %.3g, bound %.3g, scores of the %s", s->gap, s->bound, s->scores);
         return;
     }
@@ -88,9 +92,9 @@ static void print_decision(FILE *out, const struct choices *c)
 
 static void print_ledger_row(FILE *out, const struct choices *c)
 {
-    const struct m3_stage *s = c->stage;
+    const struct m3_finding *s = c->stage;
     fputs("<tr><td>", out);
-    m3_html_verdict(out, s->verdict);
+    m3_html_verdict(out, c->verdict);
     fprintf(out, "</td><td><a href=\"#stage-%s\">%s</a></td><td class=\"number\">%" PRId64 "</td>", s->tap, s->tap,
             s->rows);
     for (int k = 0; k < M3_CHOICES; k++) fprintf(out, "<td class=\"number\">%" PRId64 "</td>", s->choices[k]);
@@ -101,7 +105,7 @@ static void print_ledger_row(FILE *out, const struct choices *c)
 
 static void print_ledger(const struct m3_html *html)
 {
-    const struct m3_comparison *all = html->subject->comparison;
+    const struct m3_judgement *all = html->subject->judgement;
     struct choices c;
     m3_html_note(html->out,
                  "A decision is the set that one row chooses; for blocks, one row and group. The table shows the "
@@ -113,7 +117,7 @@ static void print_ledger(const struct m3_html *html)
     for (int k = 0; k < M3_CHOICES; k++) fprintf(html->out, "<th class=\"number\">%s</th>", m3_choice_text(k));
     fputs("<th>first of the worst kind</th></tr></thead>\n<tbody>\n", html->out);
     for (int64_t i = 0; i < all->count; i++)
-        if (begin(&c, html, &all->stages[i])) print_ledger_row(html->out, &c);
+        if (begin(&c, html, &all->findings[i])) print_ledger_row(html->out, &c);
     fputs("</tbody></table>\n", html->out);
     if (all->next_token.tap == NULL) return;
     fputs("<p>Next token, of ", html->out);
@@ -269,14 +273,14 @@ static int print_load(FILE *out, const struct choices *c, struct m3_error *error
 /* Pictures of the first taps of a kind whose sets differ; if none does, of the first tap. */
 static int print_pictures(const struct m3_html *html, int blocks, struct m3_error *error)
 {
-    const struct m3_comparison *all = html->subject->comparison;
+    const struct m3_judgement *all = html->subject->judgement;
     struct choices c;
     int64_t differing = 0, drawn = 0;
     int status = M3_OK;
     for (int64_t i = 0; i < all->count; i++)
-        differing += begin(&c, html, &all->stages[i]) && c.blocks == blocks && c.stage->differing > 0;
+        differing += begin(&c, html, &all->findings[i]) && c.blocks == blocks && c.stage->differing > 0;
     for (int64_t i = 0; i < all->count && status == M3_OK; i++) {
-        if (!begin(&c, html, &all->stages[i]) || c.blocks != blocks) continue;
+        if (!begin(&c, html, &all->findings[i]) || c.blocks != blocks) continue;
         if (differing > 0 && c.stage->differing == 0) continue;
         if (drawn++ == (differing > 0 ? M3_HTML_SELECTIONS : 1)) break;
         fprintf(html->out, "<h3>%s: %s</h3>\n", c.stage->tap, blocks ? "chosen blocks" : "expert load");
@@ -292,9 +296,9 @@ static int print_pictures(const struct m3_html *html, int blocks, struct m3_erro
 
 int m3_html_selections(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *all = html->subject->comparison;
+    const struct m3_judgement *all = html->subject->judgement;
     int64_t i = 0;
-    while (i < all->count && !all->stages[i].selection) i++;
+    while (i < all->count && !all->findings[i].selection) i++;
     if (i == all->count) return M3_OK;
     fputs("<h2>Selections</h2>\n", html->out);
     print_ledger(html);

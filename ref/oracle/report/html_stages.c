@@ -16,19 +16,20 @@ struct scale {
     int low, high;
 };
 
-static int has_numbers(const struct m3_stage *stage) { return !stage->selection && m3_is_judged(stage->verdict); }
+static int has_numbers(const struct m3_finding *stage) { return !stage->selection && m3_is_judged(stage->verdict); }
 
 /* Does the whole error have a limit? Not if the stage is judged by its operator's bounds: most of it may be
  * inherited. */
-static int has_limit(const struct m3_stage *stage) { return stage->n < 0; }
+static int has_limit(const struct m3_finding *stage) { return stage->n < 0; }
 
 /* Covers all errors and allowances that are above 0 and finite, but at most the 18 largest decades. */
-static struct scale scale_of(const struct m3_comparison *comparison)
+static struct scale scale_of(const struct m3_judgement *comparison)
 {
     double least = INFINITY, most = 0;
     for (int64_t i = 0; i < comparison->count; i++) {
-        const struct m3_stage *s = &comparison->stages[i];
-        const double values[] = { s->rel_l2, s->max_rel, s->allowed_l2, s->allowed_max };
+        const struct m3_finding *s = &comparison->findings[i];
+        const struct m3_distance *off = &m3_html_numbers(s)->off;
+        const double values[] = { off->rel_l2, off->max_rel, off->allowed_l2, off->allowed_max };
         for (int k = 0; has_numbers(s) && k < (has_limit(s) ? 4 : 2); k++) {
             if (!(values[k] > 0) || isinf(values[k])) continue;
             least = fmin(least, values[k]);
@@ -52,7 +53,7 @@ static double place(const struct scale *scale, double value)
 
 static double y_of(const struct scale *scale, double value) { return ABOVE + HEIGHT * (1 - place(scale, value)); }
 
-static double x_of(const struct m3_comparison *c, int64_t i)
+static double x_of(const struct m3_judgement *c, int64_t i)
 {
     return LEFT + WIDTH * ((double)i + 0.5) / (double)c->count;
 }
@@ -67,60 +68,63 @@ static void draw_decades(FILE *out, const struct scale *scale)
     }
 }
 
-static int same_group(const struct m3_stage *a, const struct m3_stage *b)
+static int same_group(const struct m3_finding *a, const struct m3_finding *b)
 {
     size_t length = m3_group_length(a->tap);
     return length == m3_group_length(b->tap) && strncmp(a->tap, b->tap, length) == 0;
 }
 
-static void print_group(FILE *out, const struct m3_stage *stage)
+static void print_group(FILE *out, const struct m3_finding *stage)
 {
     size_t length = m3_group_length(stage->tap);
     m3_print_markup_part(out, length > 0 ? stage->tap : "model", length > 0 ? length : strlen("model"));
 }
 
 /* A line before each layer, and its name where there is room. */
-static void draw_groups(FILE *out, const struct m3_comparison *c)
+static void draw_groups(FILE *out, const struct m3_judgement *c)
 {
     double named = -1e9;
     for (int64_t i = 0; i < c->count; i++) {
-        if (i > 0 && same_group(&c->stages[i - 1], &c->stages[i])) continue;
+        if (i > 0 && same_group(&c->findings[i - 1], &c->findings[i])) continue;
         double x = x_of(c, i) - WIDTH / 2.0 / (double)c->count;
         fprintf(out, "<path class=\"grid\" d=\"M%.1f %dv%d\"/>", x, ABOVE, HEIGHT + 22);
         if (x < named || x > LEFT + WIDTH - 40) continue;
         fprintf(out, "<text x=\"%.1f\" y=\"%d\">", x + 3, ABOVE + HEIGHT + 34);
-        print_group(out, &c->stages[i]);
+        print_group(out, &c->findings[i]);
         fputs("</text>\n", out);
         named = x + 96;
     }
 }
 
 /* One path of marks for all stages with a verdict: M x y, then `mark`. Stages without numbers are below the axis. */
-static void draw_marks(FILE *out, const struct m3_comparison *c, const struct scale *scale, enum m3_verdict verdict,
+static void draw_marks(FILE *out, const struct m3_judgement *c, const struct scale *scale, enum m3_verdict verdict,
                        const char *name, const char *mark)
 {
     fprintf(out, "<path class=\"%s\" d=\"M0 0", name);
     for (int64_t i = 0; i < c->count; i++) {
-        const struct m3_stage *s = &c->stages[i];
+        const struct m3_finding *s = &c->findings[i];
         if (s->verdict != verdict) continue;
-        double y = has_numbers(s) ? y_of(scale, s->rel_l2) : ABOVE + HEIGHT + 14;
+        double y = has_numbers(s) && !isnan(m3_html_numbers(s)->off.rel_l2)
+                       ? y_of(scale, m3_html_numbers(s)->off.rel_l2)
+                       : ABOVE + HEIGHT + 14;
         fprintf(out, "M%.1f %.1f%s", x_of(c, i), y, mark);
     }
     fputs("\"/>\n", out);
 }
 
-static void draw_limits(FILE *out, const struct m3_comparison *c, const struct scale *scale)
+static void draw_limits(FILE *out, const struct m3_judgement *c, const struct scale *scale)
 {
     double half = fmax(1.5, 0.4 * WIDTH / (double)c->count);
     fputs("<path class=\"limit\" d=\"M0 0", out);
     for (int64_t i = 0; i < c->count; i++)
-        if (has_numbers(&c->stages[i]) && has_limit(&c->stages[i]))
-            fprintf(out, "M%.1f %.1fh%.1f", x_of(c, i) - half, y_of(scale, c->stages[i].allowed_l2), 2 * half);
+        if (has_numbers(&c->findings[i]) && has_limit(&c->findings[i]))
+            fprintf(out, "M%.1f %.1fh%.1f", x_of(c, i) - half,
+                    y_of(scale, m3_html_numbers(&c->findings[i])->off.allowed_l2), 2 * half);
     fputs("\"/>\n", out);
 }
 
 /* Relative L2 of all stages against their allowances. */
-static void draw_all(FILE *out, const struct m3_comparison *c, const struct scale *scale)
+static void draw_all(FILE *out, const struct m3_judgement *c, const struct scale *scale)
 {
     fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"relative L2 error of every stage\">\n",
             LEFT + WIDTH + 8, ABOVE + HEIGHT + BELOW);
@@ -142,6 +146,7 @@ static void draw_all(FILE *out, const struct m3_comparison *c, const struct scal
 static void draw_bar(FILE *out, const struct scale *scale, double value, double allowed, int y)
 {
     double end = BARS * place(scale, value), limit = BARS * place(scale, allowed);
+    if (isnan(value)) return;
     if (value != 0) fprintf(out, "<path class=\"bar\" d=\"M0 %dh%.1f\"/>", y, fmax(1, fmin(end, limit)));
     if (end > limit) fprintf(out, "<path class=\"over\" d=\"M%.1f %dH%.1f\"/>", limit, y, end);
     if (allowed > 0 && allowed < INFINITY) fprintf(out, "<path class=\"limit\" d=\"M%.1f %dv6\"/>", limit, y - 3);
@@ -159,27 +164,41 @@ static void print_links(const struct m3_html *html, const char *tap_name)
     }
 }
 
-static void print_numbers(FILE *out, const struct m3_stage *s, const struct scale *scale)
+/* A number, under which all its digits are shown, and what is allowed where that is known. */
+static void print_number(FILE *out, double value, double allowed, const char *more)
 {
-    fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g", s->rel_l2, s->allowed_l2);
-    if (!isnan(s->percentile)) fprintf(out, ", percentile %.3g", s->percentile);
-    fprintf(out, "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">", s->rel_l2,
-            s->max_rel, s->allowed_max, s->max_rel);
-    m3_print_share(out, s->headroom, 0);
+    if (isnan(value)) {
+        fputs("<td class=\"number\" title=\"not measured\">-</td>", out);
+        return;
+    }
+    fprintf(out, "<td class=\"number\" title=\"%.17g", value);
+    if (!isnan(allowed)) fprintf(out, " of %.17g", allowed);
+    fprintf(out, "%s\">%.3g</td>", more, value);
+}
+
+static void print_numbers(FILE *out, const struct m3_finding *s, const struct scale *scale)
+{
+    const struct m3_distance *off = &m3_html_numbers(s)->off;
+    char rank[40] = "";
+    if (!isnan(s->percentile)) snprintf(rank, sizeof rank, ", percentile %.3g", s->percentile);
+    print_number(out, off->rel_l2, off->allowed_l2, rank);
+    print_number(out, off->max_rel, off->allowed_max, "");
+    fputs("<td class=\"number\">", out);
+    m3_print_share(out, s->tiers.headroom, 0);
     fprintf(out, "</td><td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">", BARS, BARS);
-    draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
-    draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
+    draw_bar(out, scale, off->rel_l2, has_limit(s) ? off->allowed_l2 : INFINITY, 4);
+    draw_bar(out, scale, off->max_rel, has_limit(s) ? off->allowed_max : INFINITY, 12);
     fputs("</svg></td>", out);
 }
 
 /* By what the stage was judged, and what the words of its tiers mean. */
-static void print_tooltip(FILE *out, const struct m3_stage *s)
+static void print_tooltip(FILE *out, const struct m3_finding *s)
 {
-    if (s->judged_by == NULL && s->tiers == 0) return;
+    if (s->judged_by == M3_BY_NOTHING && s->tiers.tiers == 0) return;
     fputs(" title=\"", out);
-    if (s->judged_by != NULL) fprintf(out, "judged by: %s", s->judged_by);
+    if (s->judged_by != M3_BY_NOTHING) fprintf(out, "judged by: %s", m3_basis_text(s->judged_by));
     for (int bit = 0; bit < M3_TIERS && !s->selection; bit++) {
-        if (!(s->tiers & 1 << bit)) continue;
+        if (!(s->tiers.tiers & 1 << bit)) continue;
         fputs("; ", out);
         m3_print_tiers(out, 1 << bit, "");
         fprintf(out, ": %s", m3_tier_words((enum m3_tier)(1 << bit)));
@@ -187,7 +206,7 @@ static void print_tooltip(FILE *out, const struct m3_stage *s)
     fputs("\"", out);
 }
 
-static int print_row(const struct m3_html *html, const struct m3_stage *s, const struct scale *scale,
+static int print_row(const struct m3_html *html, const struct m3_finding *s, const struct scale *scale,
                      struct m3_error *error)
 {
     FILE *out = html->out;
@@ -202,8 +221,11 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
     if (has_numbers(s)) {
         print_numbers(out, s, scale);
     } else if (s->selection && m3_is_judged(s->verdict)) {
+        const struct m3_finding *sets = m3_html_numbers(s);
+        const int64_t decisions = m3_decisions(sets);
         fprintf(out, "<td class=\"words\" colspan=\"4\">%s: %" PRId64 " of %" PRId64 " %s</td>",
-                m3_choice_text(s->choice), m3_differing(s), s->rows, s->rows == 1 ? "set differs" : "sets differ");
+                m3_choice_text(s->choice), m3_differing(sets), decisions,
+                decisions == 1 ? "set differs" : "sets differ");
     } else {
         fputs("<td class=\"words\" colspan=\"4\">", out);
         status = m3_html_finding(out, s, error);
@@ -216,10 +238,10 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
 /* What the words mean with which a stage fails or is suspect. */
 static void print_words(const struct m3_html *html)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     int tiers = 0;
     for (int64_t i = 0; i < c->count; i++)
-        if (m3_is_judged(c->stages[i].verdict) && !c->stages[i].selection) tiers |= c->stages[i].tiers;
+        if (m3_is_judged(c->findings[i].verdict) && !c->findings[i].selection) tiers |= c->findings[i].tiers.tiers;
     if (tiers == 0) return;
     fputs("<dl class=\"small\">\n", html->out);
     for (int bit = 0; bit < M3_TIERS; bit++) {
@@ -236,7 +258,7 @@ static void print_words(const struct m3_html *html)
 /* The taps of the reference that the candidate lacks. */
 static void print_missing(const struct m3_html *html)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     if (c->missing == 0) return;
     fprintf(html->out, "<details><summary>Not held by the candidate: %" PRId64 " %s</summary>\n<p class=\"small\">",
             c->missing, m3_plural(c->missing, "taps"));
@@ -267,13 +289,14 @@ static void print_head(FILE *out, const struct scale *scale)
 }
 
 /* The line shown for a folded layer. */
-static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t count)
+static void print_group_line(FILE *out, const struct m3_finding *stages, int64_t count)
 {
-    const struct m3_stage *worst = NULL;
+    const struct m3_finding *worst = NULL;
     int64_t of[M3_VERDICT_NOT_COMPARABLE + 1] = { 0 };
     for (int64_t i = 0; i < count; i++) {
         of[stages[i].verdict]++;
-        if (has_numbers(&stages[i]) && (worst == NULL || stages[i].headroom > worst->headroom)) worst = &stages[i];
+        if (has_numbers(&stages[i]) && (worst == NULL || stages[i].tiers.headroom > worst->tiers.headroom))
+            worst = &stages[i];
     }
     enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0             ? M3_VERDICT_FAIL
                               : of[M3_VERDICT_SUSPECT] > 0        ? M3_VERDICT_SUSPECT
@@ -286,8 +309,8 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
     print_group(out, stages);
     fprintf(out, "</strong> <span class=\"quiet\">%" PRId64 " of %" PRId64 " %s pass", of[M3_VERDICT_PASS], count,
             m3_plural(count, "stages"));
-    if (worst != NULL && isfinite(worst->headroom))
-        fprintf(out, "; worst %.3g%% of what is allowed, at %s", 100 * worst->headroom, worst->tap);
+    if (worst != NULL && isfinite(worst->tiers.headroom))
+        fprintf(out, "; worst %.3g%% of what is allowed, at %s", 100 * worst->tiers.headroom, worst->tap);
     else if (worst != NULL) fprintf(out, "; worst at %s, where nothing is allowed", worst->tap);
     fputs("</span></summary>\n", out);
 }
@@ -295,15 +318,15 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
 static int print_groups(const struct m3_html *html, const struct scale *scale, struct m3_error *error)
 {
     enum { UNFOLDED = 300 };            /* a comparison with at most so many stages is unfolded */
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     int status = M3_OK;
     for (int64_t i = 0, end; i < c->count && status == M3_OK; i = end) {
-        for (end = i + 1; end < c->count && same_group(&c->stages[i], &c->stages[end]);) end++;
-        int first = c->divergence != NULL && c->divergence >= c->stages + i && c->divergence < c->stages + end;
+        for (end = i + 1; end < c->count && same_group(&c->findings[i], &c->findings[end]);) end++;
+        int first = c->first != NULL && c->first >= c->findings + i && c->first < c->findings + end;
         fprintf(html->out, "<details%s>", first || c->count <= UNFOLDED ? " open=\"open\"" : "");
-        print_group_line(html->out, c->stages + i, end - i);
+        print_group_line(html->out, c->findings + i, end - i);
         print_head(html->out, scale);
-        for (int64_t k = i; k < end && status == M3_OK; k++) status = print_row(html, &c->stages[k], scale, error);
+        for (int64_t k = i; k < end && status == M3_OK; k++) status = print_row(html, &c->findings[k], scale, error);
         fputs("</tbody></table></details>\n", html->out);
     }
     return status;
@@ -311,7 +334,7 @@ static int print_groups(const struct m3_html *html, const struct scale *scale, s
 
 int m3_html_stages(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = html->subject->comparison;
+    const struct m3_judgement *c = html->subject->judgement;
     if (c->count == 0) return M3_OK;
     const struct scale scale = scale_of(c);
     FILE *out = html->out;

@@ -15,7 +15,7 @@ static void print_property(FILE *out, const char *name, const char *value, size_
 
 static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
-    const struct m3_comparison *comparison = subject->comparison;
+    const struct m3_judgement *comparison = subject->judgement;
     if (m3_report_whole(&comparison->notes, error)) return M3_INTERNAL;
     const char *verdict = m3_verdict_text(comparison->verdict), *at = comparison->notes.text, *line;
     const struct m3_report_cause *cause = &subject->cause;
@@ -25,7 +25,7 @@ static int print_properties(FILE *out, const struct m3_report_subject *subject, 
         { "verdict", verdict },
         { "reference", subject->reference != NULL ? m3_safetensors_path(subject->reference) : NULL },
         { "candidate", m3_safetensors_path(subject->candidate) },
-        { "first_divergence", comparison->divergence != NULL ? comparison->divergence->tap : NULL },
+        { "first_divergence", comparison->first != NULL ? comparison->first->tap : NULL },
         { "sentence", cause->sentence },
         { "culprit", cause->culprit },
         { "mistake", cause->mistake },
@@ -61,7 +61,7 @@ static void print_name(FILE *out, const char *tap)
     m3_print_markup(out, tap);
 }
 
-static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *error)
+static int print_case(FILE *out, const struct m3_finding *stage, struct m3_error *error)
 {
     print_name(out, stage->tap);
     if (stage->verdict == M3_VERDICT_PASS) {
@@ -86,7 +86,7 @@ static void print_missing(FILE *out, const char *tap)
 }
 
 /* Adds a case where a suite with skipped cases, or none, would look like a pass. */
-static void print_verdict_case(FILE *out, const struct m3_comparison *comparison)
+static void print_verdict_case(FILE *out, const struct m3_judgement *comparison)
 {
     if (comparison->verdict == M3_VERDICT_PARTIAL)
         fprintf(out,
@@ -103,14 +103,14 @@ static void print_verdict_case(FILE *out, const struct m3_comparison *comparison
 
 int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
-    const struct m3_comparison *comparison = subject->comparison;
+    const struct m3_judgement *comparison = subject->judgement;
     const int64_t errors = comparison->verdict == M3_VERDICT_NOT_COMPARABLE;
     const int64_t partial = comparison->verdict == M3_VERDICT_PARTIAL;
     const int64_t missing = comparison->missing_taps != NULL ? comparison->missing : 0;
     int64_t failures = partial;
     for (int64_t i = 0; i < comparison->count; i++)
         failures +=
-            comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
+            comparison->findings[i].verdict == M3_VERDICT_FAIL || comparison->findings[i].verdict == M3_VERDICT_SUSPECT;
     fprintf(out,
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref %s\" tests=\"%" PRId64
             "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
@@ -118,7 +118,7 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
             comparison->not_judged + comparison->not_comparable + missing);
     int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
-        status = print_case(out, &comparison->stages[i], error);
+        status = print_case(out, &comparison->findings[i], error);
     for (int64_t i = 0; i < missing; i++) print_missing(out, comparison->missing_taps[i]);
     print_verdict_case(out, comparison);
     fputs("</testsuite>\n</testsuites>\n", out);

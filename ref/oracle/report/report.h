@@ -1,10 +1,10 @@
-/* Prints a finished comparison; nothing is judged here. */
+/* Prints what was found; nothing is judged here. */
 #ifndef M3_ORACLE_REPORT_REPORT_H
 #define M3_ORACLE_REPORT_REPORT_H
 
 #include <stdio.h>
 
-#include "oracle/judge/compare.h"
+#include "oracle/judge/finding/finding.h"
 
 /* How much of a report is printed. */
 enum m3_report_extent {
@@ -15,13 +15,13 @@ enum m3_report_extent {
 
 /* For people: the verdict with place, size and next step, the stages with those that fail first, what the words mean,
  * the notes, the first divergence, and the verdict again. M3_IO if writing fails; M3_INTERNAL. */
-int m3_report_text(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
+int m3_report_text(FILE *out, const struct m3_judgement *comparison, enum m3_report_extent extent,
                    struct m3_error *error);
 
 /* For programs: one JSON object per stage, each on its own line, then one of type "summary". Numbers that are not
  * finite are the strings "nan", "inf", "-inf"; values that do not apply are null. M3_REPORT_SHORT is everything. M3_IO,
  * M3_INTERNAL. */
-int m3_report_json(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
+int m3_report_json(FILE *out, const struct m3_judgement *comparison, enum m3_report_extent extent,
                    struct m3_error *error);
 
 /* What is most likely the cause, for the top of the HTML page. Texts that are not known are NULL. */
@@ -35,7 +35,7 @@ struct m3_report_cause {
 
 /* Further data for report files: the dumps that were compared. */
 struct m3_report_subject {
-    const struct m3_comparison *comparison;
+    const struct m3_judgement *judgement;
     const struct m3_safetensors *reference, *candidate;     /* reference NULL: there is only a candidate */
     const char *command;        /* in titles: "compare", "op rms_norm" */
     int only_findings;          /* HTML: the files hold no values of the reference, so that nothing can be drawn */
@@ -51,29 +51,13 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
 /* For people: one self-contained HTML page. SPEC 7. M3_IO, M3_INTERNAL. */
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error);
 
-struct m3_blame;
 struct m3_check;
 
-/* The same for a blame, with the culprit. For programs: one JSON object of type "blame" per tap, then the summary. */
-int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error);
-int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error);
-
-/* The same for a check: in the last line the verdict in plain words. For programs: the lines of the blame, then a
- * summary. */
+/* The same for a check: in the last line the verdict in plain words. */
 int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error);
 int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error);
 
-/* A blame as a comparison, for the report files. */
-struct m3_blamed_stages {
-    struct m3_comparison comparison;    /* points into the blame and into `compared` */
-    char **findings;
-};
-/* `compared`: the comparison of the same candidate with the truth, which has the numbers of each stage, or NULL. Free it
- * in any case, before the other two. M3_INTERNAL. */
-int m3_blamed_stages_make(struct m3_blamed_stages *stages, const struct m3_blame *blame,
-                          const struct m3_comparison *compared, struct m3_error *error);
-void m3_blamed_stages_free(struct m3_blamed_stages *stages);
-/* What the blame says of the cause. `sentence` and `repeat` are left to the caller. */
-struct m3_report_cause m3_blame_cause(const struct m3_blame *blame);
+/* What the judgement says of the cause. `sentence` and `repeat` are left to the caller. */
+struct m3_report_cause m3_cause_of(const struct m3_judgement *judgement);
 
 #endif

@@ -8,7 +8,7 @@
 #include "world.h"
 
 const int fuzz_parts = 1;
-static struct m3_comparison comparison;
+static struct m3_judgement comparison;
 
 static struct m3_safetensors *dump(const char *name, const char *reading)
 {
@@ -33,7 +33,7 @@ void fuzz_begin(void)
     files[1] = dump("candidate", "gate_clamp=both");
     const struct m3_compare_options options = { .profile = fuzz_world()->profile, .force = 1 };
     if (m3_compare(&comparison, files[0], files[1], &options, &error)) fuzz_broken("no comparison");
-    m3_comparison_is_of(&comparison, files[0], fuzz_world()->profile);
+    m3_judgement_is_of(&comparison, files[0], fuzz_world()->profile);
 }
 
 void fuzz_one(const struct fuzz_bytes *parts)

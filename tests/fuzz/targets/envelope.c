@@ -50,7 +50,7 @@ void fuzz_one(const struct fuzz_bytes *parts)
     struct m3_error error = { 0 };
     struct m3_safetensors *files[2];
     struct m3_envelope *envelope = NULL;
-    struct m3_comparison result;
+    struct m3_judgement result;
     const char *path = sealed(parts[0]);
     int status = m3_envelope_open(&envelope, path, NULL, fuzz_world()->profile, &error);
     fuzz_check(status, &error);
@@ -60,7 +60,7 @@ void fuzz_one(const struct fuzz_bytes *parts)
     if (!status) {
         status = m3_compare(&result, files[0], files[1], &options, &error);
         if (!status) check_comparison(&result);
-        m3_comparison_free(&result);
+        m3_judgement_free(&result);
     }
     close_two(files);
     m3_envelope_close(envelope);

@@ -29,8 +29,8 @@ static int report(const struct m3_report_subject *subject, struct m3_error *erro
     out = open_memstream(&text, &size);
     if (!out) fuzz_broken("no stream");
     for (int extent = M3_REPORT_SHORT; !status && extent <= M3_REPORT_FAILING; extent++)
-        status = m3_report_text(out, subject->comparison, (enum m3_report_extent)extent, error);
-    if (!status) status = m3_report_json(out, subject->comparison, M3_REPORT_ALL, error);
+        status = m3_report_text(out, subject->judgement, (enum m3_report_extent)extent, error);
+    if (!status) status = m3_report_json(out, subject->judgement, M3_REPORT_ALL, error);
     fclose(out);
     free(text);
     return status;
@@ -40,16 +40,16 @@ void fuzz_one(const struct fuzz_bytes *parts)
 {
     struct m3_error error = { 0 }, failed = { 0 };
     struct m3_safetensors *files[2];
-    struct m3_comparison result;
+    struct m3_judgement result;
     const struct m3_compare_options options = { .profile = fuzz_world()->profile, .force = 1 };
     int status = open_two(files, parts, &error);
     if (!status) {
         status = m3_compare(&result, files[0], files[1], &options, &error);
         const struct m3_report_subject subject = {
-            .comparison = &result, .reference = files[0], .candidate = files[1], .command = "compare", .spec = "S"
+            .judgement = &result, .reference = files[0], .candidate = files[1], .command = "compare", .spec = "S"
         };
         if (status == M3_OK || status == M3_NOT_COMPARABLE) fuzz_check(report(&subject, &failed), &failed);
-        m3_comparison_free(&result);
+        m3_judgement_free(&result);
     }
     close_two(files);
     fuzz_check(status, &error);

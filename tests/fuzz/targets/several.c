@@ -11,14 +11,14 @@ static int compare_several(struct m3_safetensors *const files[2], const struct m
                            struct m3_error *notes, struct m3_error *error)
 {
     struct m3_parts reference = { 0 }, candidate = { 0 }, none = { 0 };
-    struct m3_comparison result;
+    struct m3_judgement result;
     const struct m3_compare_options options = { .profile = fuzz_world()->profile, .force = 1 };
     const struct m3_compared_parts parts = { .reference = &reference, .candidate = &candidate, .companions = &none };
     int status = m3_batch_split(&reference, layout, NULL, files[0], notes, error);
     if (!status) status = m3_batch_split(&candidate, layout, NULL, files[1], notes, error);
     if (!status) {
         status = m3_compare_several(&result, &parts, &options, error);
-        m3_comparison_free(&result);
+        m3_judgement_free(&result);
     }
     m3_parts_free(&reference);
     m3_parts_free(&candidate);

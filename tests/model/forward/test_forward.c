@@ -120,12 +120,12 @@ static int after_rope(const char *tap)
     return m3_tap_parse(tap, &id, &layer) == 0 && m3_tap_order(id, layer, M3_TAP_Q_ROPE, 0) >= 0;
 }
 
-static void judge(const struct m3_comparison *result, const struct m3_safetensors *golden, int is_double,
+static void judge(const struct m3_judgement *result, const struct m3_safetensors *golden, int is_double,
                   double positions)
 {
     ck_assert_int_eq(result->status, M3_OK);
     for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_stage *stage = &result->stages[i];
+        const struct m3_finding *stage = &result->findings[i];
         if (stage->selection) {
             ck_assert_msg(stage->choice == M3_CHOICE_IDENTICAL, "%s: a selection differs", stage->tap);
             continue;
@@ -139,8 +139,8 @@ static void judge(const struct m3_comparison *result, const struct m3_safetensor
             l2 = 4 * yardstick(golden, stage->tap, "rel_l2") + 1e-7;
             max = 4 * yardstick(golden, stage->tap, "max") + 1e-7;
         }
-        ck_assert_msg(stage->rel_l2 <= l2, "%s: relative L2 %g, allowed %g", stage->tap, stage->rel_l2, l2);
-        ck_assert_msg(stage->max_rel <= max, "%s: max %g, allowed %g", stage->tap, stage->max_rel, max);
+        ck_assert_msg(stage->off.rel_l2 <= l2, "%s: relative L2 %g, allowed %g", stage->tap, stage->off.rel_l2, l2);
+        ck_assert_msg(stage->off.max_rel <= max, "%s: max %g, allowed %g", stage->tap, stage->off.max_rel, max);
     }
 }
 
@@ -151,7 +151,7 @@ START_TEST(agrees_with_golden)
 {
     struct setting s = setting_of(_i);
     struct m3_safetensors *golden, *dump;
-    struct m3_comparison result;
+    struct m3_judgement result;
     struct m3_compare_options options = { 0 };
 
     run(in_folder("dump.safetensors"), &s);
@@ -161,7 +161,7 @@ START_TEST(agrees_with_golden)
     ck_assert_int_eq(result.missing, 0);
     ck_assert_int_ge(result.judged, cases[_i / 4].stages);
     judge(&result, golden, s.engine == m3_engine_f64(), 2305);
-    m3_comparison_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(golden);
     m3_safetensors_close(dump);
 }
@@ -172,7 +172,7 @@ END_TEST
 START_TEST(positions_from_a_million)
 {
     struct m3_safetensors *golden, *dump;
-    struct m3_comparison result;
+    struct m3_judgement result;
     struct m3_compare_options options = { .force = 1 };
     int is_double = _i;
     struct setting s = { "golden/tiny/model",
@@ -190,7 +190,7 @@ START_TEST(positions_from_a_million)
     must(m3_compare(&result, golden, dump, &options, &error));
     ck_assert_int_eq(result.judged, 8);
     judge(&result, golden, is_double, 1000067);
-    m3_comparison_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(golden);
     m3_safetensors_close(dump);
 }

@@ -8,7 +8,7 @@
 
 static struct pass p;
 static struct m3_safetensors *file;
-static struct m3_blame result;
+static struct m3_judgement result;
 static struct m3_blame_options options;
 static struct m3_profile *profile;
 
@@ -84,22 +84,22 @@ static void dump(const struct cut *cut)
 
 static void judge(void)
 {
-    m3_blame_free(&result);
+    m3_judgement_free(&result);
     memset(&result, 0xFF, sizeof result);
     const int status = m3_blame(&result, &p.setting, file, &options, &p.error);
     ck_assert_msg(status == 0, "status %d: %s", status, p.error.text ? p.error.text : "");
 }
 
-static const struct m3_blamed *blamed(const char *name)
+static const struct m3_finding *blamed(const char *name)
 {
     for (int64_t i = 0; i < result.count; i++)
-        if (strcmp(result.taps[i].name, name) == 0) return &result.taps[i];
+        if (strcmp(result.findings[i].tap, name) == 0) return &result.findings[i];
     ck_abort_msg("%s is not among the taps", name);
 }
 
 static void forget(void)
 {
-    m3_blame_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(file);
     file = NULL;
     m3_profile_close(profile);
@@ -183,8 +183,8 @@ static void names(enum m3_tap tap, int64_t layer)
     char name[96];
     m3_tap_name(name, sizeof name, tap, layer);
     ck_assert_int_eq(result.status, M3_WRONG);
-    ck_assert_msg(strcmp(result.culprit->name, name) == 0, "%s is named, expected %s", result.culprit->name, name);
-    ck_assert_int_eq(result.culprit->verdict, M3_VERDICT_FAIL);
+    ck_assert_msg(strcmp(result.first->tap, name) == 0, "%s is named, expected %s", result.first->tap, name);
+    ck_assert_int_eq(result.first->verdict, M3_VERDICT_FAIL);
 }
 
 /* Goal:  an operator's defect is found at its tap, though all that comes after is off.
@@ -220,8 +220,8 @@ START_TEST(every_operator_at_once)
     dump(&(struct cut){ 0 });
     judge();
     for (int64_t i = 0; i < result.count; i++)
-        ck_assert_msg(result.taps[i].verdict == M3_VERDICT_FAIL, "%s: verdict %d", result.taps[i].name,
-                      result.taps[i].verdict);
+        ck_assert_msg(result.findings[i].verdict == M3_VERDICT_FAIL, "%s: verdict %d", result.findings[i].tap,
+                      result.findings[i].verdict);
     ck_assert_int_eq(result.failed, result.count);
     forget();
 }
@@ -256,7 +256,7 @@ START_TEST(defect_is_named_alone)
         judge();
         names(alone, alone_in);
         ck_assert_int_eq(result.count, 1);
-        ck_assert_int_eq(result.taps[0].operators, 1);
+        ck_assert_int_eq(result.findings[0].operators, 1);
     }
     forget();
 }
@@ -291,9 +291,9 @@ static int ends_of_layers(enum m3_tap tap, int64_t layer)
 
 static void no_culprit(const char *what)
 {
-    const struct m3_blamed *c = result.culprit;
+    const struct m3_finding *c = result.first;
     if (c)
-        ck_abort_msg("%s: %s verdict %d, tiers %d, headroom %g, z2 %g, choice %d %s", what, c->name, c->verdict,
+        ck_abort_msg("%s: %s verdict %d, tiers %d, headroom %g, z2 %g, choice %d %s", what, c->tap, c->verdict,
                      c->tiers.tiers, c->tiers.headroom, c->tiers.z2, c->choice, c->note);
     ck_assert_int_eq(result.status, M3_OK);
 }
@@ -318,7 +318,7 @@ START_TEST(honest)
     judge();
     no_culprit("ends of layers");
     ck_assert_int_eq(result.judged, result.count);
-    ck_assert_int_gt(result.taps[result.count - 1].operators, 1);
+    ck_assert_int_gt(result.findings[result.count - 1].operators, 1);
     forget();
 }
 END_TEST
@@ -331,7 +331,7 @@ START_TEST(rows)
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     dump(&(struct cut){ .rows = scattered, .row_count = 5 });
     judge();
-    ck_assert_ptr_null(result.culprit);
+    ck_assert_ptr_null(result.first);
     ck_assert(result.verdict == M3_VERDICT_PARTIAL && result.status == M3_SUSPECT);
     ck_assert_int_eq(result.not_judged, 5 * 2 + 3);
     ck_assert_str_eq(blamed("layers.0.attn")->note, "missing: layers.0.k_rope, rows 0 to 2");
@@ -358,18 +358,18 @@ START_TEST(adds_up)
     judge();
     names(M3_TAP_V_PROJ, 1);
     for (int64_t i = 0; i < result.count; i++) {
-        const struct m3_blamed *tap = &result.taps[i];
-        const struct m3_tensor *want = m3_safetensors_find(golden, tap->name), *got = tap->candidate;
+        const struct m3_finding *tap = &result.findings[i];
+        const struct m3_tensor *want = m3_safetensors_find(golden, tap->tap), *got = tap->candidate;
         double d2 = 0, r2 = 0;
-        if (tap->selection || tap->tap == M3_TAP_EXPERT_OUT || tap->tap == M3_TAP_EXPERT_WEIGHTS) continue;
+        if (tap->selection || tap->id == M3_TAP_EXPERT_OUT || tap->id == M3_TAP_EXPERT_WEIGHTS) continue;
         if (!want || want->count != got->count) continue;
         for (int64_t k = 0; k < want->count; k++) {
             const double r = m3_decode(want->dtype, want->data, k), c = m3_decode(got->dtype, got->data, k);
             if (isfinite(r)) d2 += (c - r) * (c - r), r2 += r * r;
         }
         const double all = sqrt(d2 / r2), slack = 1e-9 + 1e-6 * all;
-        ck_assert_msg(all <= tap->inherited + tap->created + slack, "%s: %g", tap->name, all);
-        ck_assert_msg(all >= fabs(tap->inherited - tap->created) - slack, "%s: %g", tap->name, all);
+        ck_assert_msg(all <= tap->inherited + tap->created + slack, "%s: %g", tap->tap, all);
+        ck_assert_msg(all >= fabs(tap->inherited - tap->created) - slack, "%s: %g", tap->tap, all);
         checked++;
     }
     ck_assert_int_ge(checked, 80);
@@ -408,11 +408,11 @@ START_TEST(ids_that_are_none)
         ck_assert_int_eq(result.failed, 2);
         ck_assert_str_eq(blamed("layers.3.moe.experts")->note, "id out of range");
         ck_assert_int_eq(blamed("layers.3.moe.experts")->choices[M3_CHOICE_INADMISSIBLE], 1);
-        ck_assert_int_eq(blamed("layers.3.moe.weights")->left_out, 1);
-        ck_assert_int_eq(blamed("layers.3.moe.expert_out")->left_out, 1);
+        ck_assert_int_eq(blamed("layers.3.moe.weights")->rows_left_out, 1);
+        ck_assert_int_eq(blamed("layers.3.moe.expert_out")->rows_left_out, 1);
         ck_assert_int_eq(blamed("layers.4.index.blocks")->verdict, M3_VERDICT_FAIL);
-        ck_assert_int_eq(blamed("layers.4.attn")->left_out, 1);
-        ck_assert_int_eq(blamed("layers.3.moe.routed")->left_out, 0);
+        ck_assert_int_eq(blamed("layers.4.attn")->rows_left_out, 1);
+        ck_assert_int_eq(blamed("layers.3.moe.routed")->rows_left_out, 0);
     }
     forget();
 }
@@ -434,8 +434,8 @@ START_TEST(ids_without_scores)
     dump(&(struct cut){ .keeps = only_experts });
     judge();
     names(M3_TAP_EXPERTS, 3);
-    ck_assert_str_eq(result.culprit->note, "duplicate id");
-    ck_assert_int_eq(result.culprit->rows, 1);
+    ck_assert_str_eq(result.first->note, "duplicate id");
+    ck_assert_int_eq(result.first->rows, 1);
     ck_assert_int_eq(result.judged, 1);
     ck_assert_int_eq(result.not_judged, 5);
     forget();
@@ -492,7 +492,7 @@ START_TEST(legal_other_choice)
     dump(&(struct cut){ 0 });
     judge();
     names(M3_TAP_ROUTER_SCORES, 3);
-    const struct m3_blamed *experts = blamed("layers.3.moe.experts");
+    const struct m3_finding *experts = blamed("layers.3.moe.experts");
     ck_assert_int_eq(experts->verdict, M3_VERDICT_PASS);
     ck_assert_int_eq(experts->choices[M3_CHOICE_ADMISSIBLE], 1);
     ck_assert(experts->gap > 0 && experts->gap <= 1);
@@ -504,8 +504,8 @@ START_TEST(legal_other_choice)
     judge();
     names(M3_TAP_ROUTER_SCORES, 3);
     ck_assert_int_eq(result.failed, 1);
-    ck_assert_int_eq(blamed("layers.3.moe.expert_out")->left_out, 1);
-    ck_assert_int_eq(blamed("layers.4.moe.expert_out")->left_out, 0);
+    ck_assert_int_eq(blamed("layers.3.moe.expert_out")->rows_left_out, 1);
+    ck_assert_int_eq(blamed("layers.4.moe.expert_out")->rows_left_out, 0);
     forget();
 }
 END_TEST
@@ -562,7 +562,7 @@ START_TEST(equal_scores)
         pass_forced(&p, M3_LINEAR_BLAS, &force);
         dump(&(struct cut){ 0 });
         judge();
-        const struct m3_blamed *experts = blamed("layers.3.moe.experts");
+        const struct m3_finding *experts = blamed("layers.3.moe.experts");
         ck_assert_int_eq(experts->verdict, lowest ? M3_VERDICT_PASS : M3_VERDICT_FAIL);
         ck_assert_int_eq(experts->choices[M3_CHOICE_INADMISSIBLE], !lowest);
         ck_assert_str_eq(experts->note, lowest ? "" : "equal scores go to the lower id");
@@ -591,10 +591,10 @@ START_TEST(no_numbers)
         judge();
         names(M3_TAP_V_PROJ, 3);
         ck_assert_int_eq(result.failed, 1);
-        ck_assert_int_eq(result.culprit->tiers.hard, 1);
-        ck_assert_int_eq(result.culprit->index[0], 40);
-        ck_assert(isnan(bad[i]) ? isnan(result.culprit->got) : result.culprit->got == bad[i]);
-        ck_assert_int_eq(blamed("layers.3.attn")->left_out, p.the_case.T - 40);
+        ck_assert_int_eq(result.first->tiers.hard, 1);
+        ck_assert_int_eq(result.first->index[0], 40);
+        ck_assert(isnan(bad[i]) ? isnan(result.first->got) : result.first->got == bad[i]);
+        ck_assert_int_eq(blamed("layers.3.attn")->rows_left_out, p.the_case.T - 40);
     }
     forget();
 }

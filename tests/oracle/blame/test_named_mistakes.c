@@ -13,7 +13,7 @@ static struct m3_case the_case;
 static struct m3_semantics semantics;
 static struct m3_ctx ctx;
 static struct m3_safetensors *file;
-static struct m3_blame result;
+static struct m3_judgement result;
 static struct m3_error error, notes;
 
 static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
@@ -22,7 +22,7 @@ static void setup(void) { make_folder(); }
 
 static void forget(void)
 {
-    m3_blame_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(file);
     file = NULL;
 }
@@ -66,7 +66,7 @@ static int says(const char *text) { return result.notes.text && strstr(result.no
 static int is_named(const char *id)
 {
     for (int64_t i = 0; i < result.count && result.mistake; i++) {
-        const struct m3_blamed *tap = &result.taps[i];
+        const struct m3_finding *tap = &result.findings[i];
         if (!tap->mistake) continue;
         return strcmp(tap->mistake->id, id) == 0 || strstr(tap->same_results, id) != NULL;
     }
@@ -202,8 +202,8 @@ START_TEST(unknown_errors)
         if (!in_slice((int64_t)(i / 2 + i), 2)) continue;
         spoil(taps[i / 2], i % 2);
         judge(in_folder("dump"));
-        ck_assert_msg(result.culprit && strcmp(result.culprit->name, taps[i / 2]) == 0, "%s: blamed on %s", taps[i / 2],
-                      result.culprit ? result.culprit->name : "no tap");
+        ck_assert_msg(result.first && strcmp(result.first->tap, taps[i / 2]) == 0, "%s: blamed on %s", taps[i / 2],
+                      result.first ? result.first->tap : "no tap");
         ck_assert_msg(!result.mistake, "%s: named %s", taps[i / 2], result.mistake);
         said += says("explains it");
         forget();
@@ -236,7 +236,7 @@ START_TEST(pair)
                       says("--set selection=shared explains it"),
                   "%s", result.notes.text ? result.notes.text : "no notes");
     FILE *out = open_memstream(&text, &size);
-    good(m3_report_blame_json(out, &result, M3_REPORT_ALL, &error));
+    good(m3_report_json(out, &result, M3_REPORT_ALL, &error));
     fclose(out);
     ck_assert_str_eq(result.mistake, "rope.interleaved");
     ck_assert_ptr_nonnull(strstr(text, "\"mistake\":\"select.shared_heads\""));
@@ -268,7 +268,7 @@ START_TEST(long_sequence)
         good(mistaken_dump(in_folder("dump"), NULL, m3_mistake_named(ids[i]), model, &the_case, profile, &error));
         judge(in_folder("dump"));
         ck_assert_msg(is_named(ids[i]), "%s: named %s at %s", ids[i], result.mistake ? result.mistake : "none",
-                      result.culprit ? result.culprit->name : "no tap");
+                      result.first ? result.first->tap : "no tap");
         forget();
     }
 }
@@ -297,7 +297,7 @@ START_TEST(blind_passes)
     ck_assert_int_eq(result.status, M3_SUSPECT);
     ck_assert_int_eq(result.verdict, M3_VERDICT_PARTIAL);
     int blind = 0;
-    for (int64_t i = 0; i < result.count; i++) blind += result.taps[i].is_blind;
+    for (int64_t i = 0; i < result.count; i++) blind += result.findings[i].is_blind;
     ck_assert_int_ge(blind, 3);
     ck_assert_int_eq(result.failed + result.suspect, 0);
     forget();

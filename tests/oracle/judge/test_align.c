@@ -28,7 +28,7 @@ START_TEST(rows_against_all)
         for (int wrong = 4; wrong <= 5; wrong++) {
             write_rows(reference_path, swapped ? NULL : rows, swapped ? 8 : 3, -1);
             write_rows(candidate_path, swapped ? rows : NULL, swapped ? 3 : 8, wrong);
-            const struct m3_stage *stage = judge_one();
+            const struct m3_finding *stage = judge_one();
             ck_assert_int_eq(stage->verdict, wrong == 4 ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
             ck_assert_int_eq(stage->elements, 6);
             if (wrong == 4) ck_assert(stage->index[0] == 4 && stage->index[1] == 1 && stage->got == 42);
@@ -46,13 +46,13 @@ START_TEST(rows_against_rows)
     write_rows(reference_path, want, 4, -1);
     write_rows(candidate_path, got, 4, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
-    ck_assert_int_eq(result.stages[0].elements, 4);
+    ck_assert_int_eq(result.findings[0].elements, 4);
     write_rows(candidate_path, got, 4, 7);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert_int_eq(result.stages[0].index[0], 7);
+    ck_assert_int_eq(result.findings[0].index[0], 7);
     write_rows(candidate_path, others, 4, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_str_eq(result.stages[0].note, "no common row");
+    ck_assert_str_eq(result.findings[0].note, "no common row");
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
 }
 END_TEST
@@ -107,7 +107,7 @@ START_TEST(rows_of_patches)
         dump_end(&dump);
         dump_one(candidate_path, taps[i].tap, M3_F64, all, 8, 2, -1);
         ck_assert_msg(judge_one()->verdict == M3_VERDICT_PASS, "%s", taps[i].tap);
-        ck_assert_int_eq(result.stages[0].elements, 2 * count);
+        ck_assert_int_eq(result.findings[0].elements, 2 * count);
     }
 }
 END_TEST
@@ -145,7 +145,7 @@ START_TEST(shapes_that_differ)
     dump_one(reference_path, "embed", M3_F64, x, 2, 6, -1);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         dump_one(candidate_path, "embed", M3_F64, x, shapes[i][0], shapes[i][1], shapes[i][2]);
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(stage->verdict, i == 0 ? M3_VERDICT_PASS : M3_VERDICT_NOT_COMPARABLE);
         ck_assert_int_eq(result.status, i == 0 ? M3_OK : M3_NOT_COMPARABLE);
     }

@@ -59,8 +59,8 @@ START_TEST(execution_order)
     dump_end(&dump);
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.count, 8);
-    for (int i = 0; i < 8; i++) ck_assert_str_eq(result.stages[i].tap, order[i]);
-    ck_assert_str_eq(result.divergence->tap, "layers.9.out");
+    for (int i = 0; i < 8; i++) ck_assert_str_eq(result.findings[i].tap, order[i]);
+    ck_assert_str_eq(result.first->tap, "layers.9.out");
     ck_assert_int_eq(result.failed, 2);
     ck_assert_int_eq(result.status, M3_WRONG);
 
@@ -125,14 +125,13 @@ START_TEST(hints)
     dump_one(reference_path, "logits", M3_F64, x, T, V, -1);
     dump_one(candidate_path, "logits", M3_F64, log_softmax, T, V, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert_ptr_nonnull(result.stages[0].note);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "log-softmax"));
+    ck_assert_ptr_nonnull(strstr(result.findings[0].note, "log-softmax"));
     dump_one(candidate_path, "logits", M3_F64, doubled, T, V, -1);
-    ck_assert(judge_one()->verdict == M3_VERDICT_FAIL && result.stages[0].note == NULL);
+    ck_assert(judge_one()->verdict == M3_VERDICT_FAIL && result.findings[0].note[0] == 0);
     dump_one(reference_path, "layers.0.q_rope", M3_F64, x, 2, 3, 1);
     dump_one(candidate_path, "layers.0.q_rope", M3_F64, x, 3, 2, 1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "tokens and heads exchanged"));
+    ck_assert_ptr_nonnull(strstr(result.findings[0].note, "tokens and heads exchanged"));
 }
 END_TEST
 

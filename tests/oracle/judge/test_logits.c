@@ -38,15 +38,15 @@ START_TEST(padded)
         pad(wide, paddings[i]);
         dump_one(candidate_path, "logits", M3_F64, wide, T, PADDED, -1);
         ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
-        ck_assert(result.status == M3_OK && result.stages[0].elements == T * V);
+        ck_assert(result.status == M3_OK && result.findings[0].elements == T * V);
         ck_assert_int_eq(result.next_token.choices[M3_CHOICE_IDENTICAL], T);
         ck_assert(notes_say("logits: got 6 columns, expected 4, the vocabulary: the last 2 are taken as padding"));
-        ck_assert_ptr_nonnull(strstr(result.stages[0].note, "padding"));
+        ck_assert_ptr_nonnull(strstr(result.findings[0].note, "padding"));
     }
     wide[PADDED + 3] += 0.5;
     dump_one(candidate_path, "logits", M3_F64, wide, T, PADDED, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert(result.stages[0].index[0] == 1 && result.stages[0].index[1] == 3);
+    ck_assert(result.findings[0].index[0] == 1 && result.findings[0].index[1] == 3);
 }
 END_TEST
 
@@ -60,11 +60,11 @@ START_TEST(vector)
     dump_one(reference_path, "logits", M3_F64, truth, T, V, -1);
     dump_one(candidate_path, "logits", M3_F64, truth + 2 * V, V, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
-    ck_assert(result.status == M3_OK && result.stages[0].elements == V);
+    ck_assert(result.status == M3_OK && result.findings[0].elements == V);
     ck_assert(notes_say("logits: got a vector of 4 numbers: taken as row 2, the last of the case"));
     dump_one(candidate_path, "logits", M3_F64, truth, V, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert_int_eq(result.stages[0].index[0], 2);
+    ck_assert_int_eq(result.findings[0].index[0], 2);
 
     with_rows(candidate_path, truth + V, V, -1, middle, 1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
@@ -72,7 +72,7 @@ START_TEST(vector)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
     with_rows(candidate_path, truth + V, V, -1, first_two, 2);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "`rows` has other rows than the last"));
+    ck_assert_ptr_nonnull(strstr(result.findings[0].note, "`rows` has other rows than the last"));
 }
 END_TEST
 
@@ -85,11 +85,11 @@ START_TEST(ambiguous)
     dump_one(reference_path, "logits", M3_F64, truth, T, 3, -1);
     dump_one(candidate_path, "logits", M3_F64, truth, 3, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "the case has V rows too"));
+    ck_assert_ptr_nonnull(strstr(result.findings[0].note, "the case has V rows too"));
     with_rows(reference_path, truth, T, V, some, 3);
     dump_one(candidate_path, "logits", M3_F64, truth + 2 * V, V, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "The reference does not hold all rows"));
+    ck_assert_ptr_nonnull(strstr(result.findings[0].note, "The reference does not hold all rows"));
     dump_one(reference_path, "logits", M3_F64, truth, T, V, -1);
     dump_one(candidate_path, "logits", M3_F64, truth, V - 1, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);

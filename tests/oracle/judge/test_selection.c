@@ -21,15 +21,15 @@ static void write_blocks(const char *path, const int32_t *ids, const double *sco
     dump_end(&dump);
 }
 
-static const struct m3_stage *stage_named(const char *tap)
+static const struct m3_finding *stage_named(const char *tap)
 {
     for (int64_t i = 0; i < result.count; i++)
-        if (strcmp(result.stages[i].tap, tap) == 0) return &result.stages[i];
+        if (strcmp(result.findings[i].tap, tap) == 0) return &result.findings[i];
     ck_abort_msg("no stage %s", tap);
 }
 
-static const struct m3_stage *judge_blocks(const int32_t *want, const double *want_scores, const int32_t *got,
-                                           const double *got_scores)
+static const struct m3_finding *judge_blocks(const int32_t *want, const double *want_scores, const int32_t *got,
+                                             const double *got_scores)
 {
     options.taps = BLOCKS;
     write_blocks(reference_path, want, want_scores);
@@ -63,7 +63,7 @@ START_TEST(kinds_of_sets)
         { { 0, 3, -2, -1 }, M3_CHOICE_INADMISSIBLE, 5, -2, "id out of range" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct m3_stage *stage = judge_blocks(want, NULL, cases[i].got, NULL);
+        const struct m3_finding *stage = judge_blocks(want, NULL, cases[i].got, NULL);
         int bad = cases[i].choice == M3_CHOICE_INADMISSIBLE;
         ck_assert_int_eq(stage->choice, cases[i].choice);
         ck_assert_int_eq(stage->verdict, bad ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
@@ -113,7 +113,7 @@ START_TEST(blocks_that_the_row_does_not_see)
         { { 0, 3, 3, 6 }, M3_CHOICE_INADMISSIBLE, "duplicate id" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct m3_stage *stage = judge_blocks(want, scores, cases[i].got, NULL);
+        const struct m3_finding *stage = judge_blocks(want, scores, cases[i].got, NULL);
         ck_assert_int_eq(stage->choice, cases[i].choice);
         if (cases[i].note) ck_assert_str_eq(stage->note, cases[i].note);
     }
@@ -128,8 +128,8 @@ START_TEST(another_number)
     static const int32_t want[N] = { 0, 3, 5, -1 }, more[N + 1] = { 0, 2, 3, 5, -1 };
     write_blocks(reference_path, want, NULL);
     dump_one(candidate_path, BLOCKS, M3_I32, more, 1, 1, N + 1);
-    const struct m3_stage *stage = judge_one();
-    ck_assert(stage->verdict == M3_VERDICT_FAIL && result.status == M3_WRONG && result.divergence == stage);
+    const struct m3_finding *stage = judge_one();
+    ck_assert(stage->verdict == M3_VERDICT_FAIL && result.status == M3_WRONG && result.first == stage);
     ck_assert_str_eq(stage->note, "another number of blocks than the reference chooses");
     dump_one(candidate_path, BLOCKS, M3_I32, want, 1, 1, N - 1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
@@ -147,7 +147,7 @@ START_TEST(ties)
     const double for_2[B] = { 1, 4, 4.0000005, 2, 8, 9, 0.5 }, for_1[B] = { 1, 4.0000005, 4, 2, 8, 9, 0.5 };
     const double for_3[B] = { 1, 4, 4, 4.5, 8, 9, 0.5 };
     const int32_t want[N] = { 1, 4, 5, 6 }, took_2[N] = { 2, 4, 5, 6 }, took_3[N] = { 3, 4, 5, 6 };
-    const struct m3_stage *stage = judge_blocks(want, scores, took_2, for_2);
+    const struct m3_finding *stage = judge_blocks(want, scores, took_2, for_2);
     ck_assert_int_eq(stage->choice, M3_CHOICE_TIE);
     ck_assert_int_eq(stage->verdict, M3_VERDICT_PASS);
     ck_assert(stage->differing == 1 && stage->choices[M3_CHOICE_TIE] == 1);
@@ -211,7 +211,7 @@ START_TEST(decisions)
     dump_tensor(&dump, "rows", M3_I32, rows, 3, -1, -1);
     dump_end(&dump);
     dump_one(candidate_path, BLOCKS, M3_I64, got, 10, 2, 2);
-    const struct m3_stage *stage = judge_one();
+    const struct m3_finding *stage = judge_one();
     ck_assert_int_eq(stage->verdict, M3_VERDICT_FAIL);
     ck_assert(stage->rows == 6 && stage->differing == 2);
     ck_assert(stage->choices[M3_CHOICE_IDENTICAL] == 3 && stage->choices[M3_CHOICE_PERMUTED] == 1);
@@ -309,7 +309,7 @@ START_TEST(permuted_experts)
     write_experts(candidate_path, permuted, permuted, 3, 0.5);
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.failed, 2);
-    const struct m3_stage *weights = stage_named(WEIGHTS), *outputs = stage_named(OUTPUTS);
+    const struct m3_finding *weights = stage_named(WEIGHTS), *outputs = stage_named(OUTPUTS);
     ck_assert(weights->violations == 1 && weights->index[0] == 1 && weights->index[1] == 1);
     ck_assert(weights->want == 1.375 && weights->got == 1.875);
     ck_assert(outputs->violations == 1 && outputs->index[1] == 1 && outputs->index[2] == 1);
@@ -328,7 +328,7 @@ START_TEST(experts_that_differ)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(stage_named(EXPERTS)->choice, M3_CHOICE_INADMISSIBLE);
     ck_assert_int_eq(result.failed, 1);
-    ck_assert_str_eq(result.divergence->tap, EXPERTS);
+    ck_assert_str_eq(result.first->tap, EXPERTS);
     ck_assert_int_eq(stage_named(EXPERTS)->index[0], 1);
     ck_assert_int_eq(stage_named(EXPERTS)->rank, 1);
     ck_assert_int_eq(stage_named(WEIGHTS)->elements, (T - 1) * K);

@@ -36,12 +36,12 @@ static void write_side(const char *path, const struct side *s)
     dump_end(&dump);
 }
 
-static const struct m3_stage *judge_sides(const struct side *want, const struct side *got)
+static const struct m3_finding *judge_sides(const struct side *want, const struct side *got)
 {
     options.taps = EXPERTS;
     write_side(reference_path, want);
     write_side(candidate_path, got);
-    const struct m3_stage *stage = judge_one();
+    const struct m3_finding *stage = judge_one();
     ck_assert(!notes_say("no taps"));
     return stage;
 }
@@ -60,7 +60,7 @@ START_TEST(own_scores)
     const int32_t took_5[K] = { 0, 5 }, no_bias[K] = { 5, 1 };
     const double margin = 0.05;
     const struct side want = { .ids = want_ids, .scores = want_scores, .bias = bias, .margin = &margin };
-    const struct m3_stage *stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = for_5 });
+    const struct m3_finding *stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = for_5 });
     ck_assert(stage->choice == M3_CHOICE_ADMISSIBLE && stage->verdict == M3_VERDICT_PASS && result.status == M3_OK);
     ck_assert(stage->differing == 1 && stage->choices[M3_CHOICE_ADMISSIBLE] == 1 && stage->certified == 1);
     ck_assert_double_eq_tol(stage->gap, 0.01, 1e-12);
@@ -93,7 +93,7 @@ START_TEST(roundings)
             for (int e = 0; e < E; e++) logits[e] = log(scores[e] / (1 - scores[e]));
             const struct side want = { .ids = want_ids, .scores = scores, .bias = none };
             const struct side got = { .ids = took_2, .scores = from_logits ? NULL : scores, .logits = logits };
-            const struct m3_stage *stage = judge_sides(&want, &got);
+            const struct m3_finding *stage = judge_sides(&want, &got);
             ck_assert_int_eq(stage->choice, far ? M3_CHOICE_INADMISSIBLE : M3_CHOICE_ADMISSIBLE);
             ck_assert_double_eq_tol(stage->gap / stage->bound, far ? -1.3 : -0.7, 1e-4);
             ck_assert(stage->least_gap == stage->gap / stage->bound);
@@ -111,7 +111,7 @@ START_TEST(reference_scores)
     const int32_t took_5[K] = { 0, 5 }, took_2[K] = { 0, 2 };
     const struct side stated = { .ids = want_ids, .scores = want_scores, .bias = bias, .f32_max = "1e-2" };
     const struct side unstated = { .ids = want_ids, .scores = want_scores, .bias = bias };
-    const struct m3_stage *stage = judge_sides(&stated, &(struct side){ .ids = took_5 });
+    const struct m3_finding *stage = judge_sides(&stated, &(struct side){ .ids = took_5 });
     ck_assert_int_eq(stage->choice, M3_CHOICE_ADMISSIBLE);
     ck_assert_str_eq(stage->scores, "reference");
     ck_assert_double_eq_tol(stage->bound, 2 * (4e-2 + 1e-7) * 0.9, 1e-6);
@@ -132,7 +132,7 @@ START_TEST(margin_without_bias)
     const double margin = 0.05;
     const struct side want = { .ids = want_ids, .scores = want_scores, .margin = &margin, .f32_max = "1e-2" };
     const struct side bare = { .ids = want_ids, .scores = want_scores };
-    const struct m3_stage *stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_4 });
+    const struct m3_finding *stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_4 });
     ck_assert_int_eq(stage->choice, M3_CHOICE_INADMISSIBLE);
     ck_assert_str_eq(stage->bounded_by, "margin of the reference");
     ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_6 })->choice,
@@ -146,8 +146,8 @@ END_TEST
 
 /* ---- blocks */
 
-static const struct m3_stage *judge_blocks(const int32_t *want, const int32_t *got, const double *scores,
-                                           const double *own, const char *semantics)
+static const struct m3_finding *judge_blocks(const int32_t *want, const int32_t *got, const double *scores,
+                                             const double *own, const char *semantics)
 {
     struct dump dump;
     options.taps = BLOCKS;
@@ -174,7 +174,7 @@ START_TEST(forced_and_shared)
     const int32_t local[2 * N] = { 1, 4, 5, 1, 4, 5 }, initial[2 * N] = { 0, 1, 5, 0, 1, 5 };
     const int32_t plain[2 * N] = { 1, 2, 5, 1, 2, 5 };
     ck_assert_int_eq(judge_blocks(plain, plain, s, s, NULL)->certified, 2);
-    const struct m3_stage *stage = judge_blocks(local, plain, s, s, "{\"local_blocks\":2}");
+    const struct m3_finding *stage = judge_blocks(local, plain, s, s, "{\"local_blocks\":2}");
     ck_assert(stage->choices[M3_CHOICE_INADMISSIBLE] == 2 && stage->gap == -INFINITY);
     ck_assert_int_eq(judge_blocks(local, local, s, s, "{\"local_blocks\":\"2\"}")->certified, 2);
     ck_assert_int_eq(judge_blocks(initial, initial, s, s, "{\"init_blocks\":1}")->certified, 2);
@@ -197,7 +197,7 @@ START_TEST(scores_that_do_not_explain)
     const double s[2 * B] = { 0, 9, 8, 7, 1, 0.5, 0, 9, 8, 7, 1, 0.5 };
     const int32_t local[2 * N] = { 1, 4, 5, 1, 4, 5 }, plain[2 * N] = { 1, 2, 5, 1, 2, 5 };
     for (int own = 0; own < 2; own++) {
-        const struct m3_stage *stage = judge_blocks(local, plain, s, own ? s : NULL, NULL);
+        const struct m3_finding *stage = judge_blocks(local, plain, s, own ? s : NULL, NULL);
         ck_assert(stage->choices[M3_CHOICE_INADMISSIBLE] == 2 && stage->scores == NULL);
     }
 }
@@ -231,10 +231,10 @@ static int all_tainted(void *context, enum m3_tap tap, int64_t layer, int64_t ro
     return tap == M3_TAP_INDEX_BLOCKS && layer == 3 && row == 7 && group == 1;
 }
 
-static struct m3_stage judge_by(const struct m3_selection_rules *rules, const char *tap)
+static struct m3_finding judge_by(const struct m3_selection_rules *rules, const char *tap)
 {
     struct m3_side want, got;
-    struct m3_stage stage = { .tap = tap, .selection = 1 };
+    struct m3_finding stage = { .tap = tap, .selection = 1 };
     int blocks = strcmp(tap, BLOCKS) == 0;
     dumps_forget();
     ck_assert_int_eq(m3_safetensors_open(&reference_file, reference_path, &error), M3_OK);
@@ -274,7 +274,7 @@ START_TEST(given_scores)
     double proven = 0.5;
     given_calls = 0;
     struct m3_selection_rules rules = { .give = give, .give_context = &proven };
-    struct m3_stage stage = judge_by(&rules, BLOCKS);
+    struct m3_finding stage = judge_by(&rules, BLOCKS);
     ck_assert(given_calls == 2 && stage.rows == 2 && stage.choices[M3_CHOICE_INADMISSIBLE] == 2);
     ck_assert_int_eq(stage.verdict, M3_VERDICT_FAIL);
     ck_assert_str_eq(stage.bounded_by, "lambda sqrt(n) u B");
@@ -306,7 +306,7 @@ START_TEST(given_scores)
 }
 END_TEST
 
-static struct m3_stage said;
+static struct m3_finding said;
 
 /* What the candidate's choice is under a profile of these fields; `said` is all of it. */
 static enum m3_choice under(const char *fields, const struct side *want, const struct side *got)
@@ -400,7 +400,7 @@ END_TEST
 
 /* ---- the next token */
 
-static const struct m3_stage *judge_logits(const double *want, const double *got, const char *f32_max)
+static const struct m3_finding *judge_logits(const double *want, const double *got, const char *f32_max)
 {
     struct dump dump;
     options.taps = NULL;
@@ -424,7 +424,7 @@ START_TEST(next_token)
     const double turned[2 * V] = { 1, 7.85, 7.95, 0, 0, 6, 4, 0, 0, 0 };
     const double equal[2 * V] = { 1, 8, 8, 0, 0, 6, 4, 0, 0, 0 };
     const double not_a_number[2 * V] = { 1, 8, 7.75, NAN, 0, 6, 4, 0, 0, 0 };
-    const struct m3_stage *token = judge_logits(want, turned, "0.0078125");
+    const struct m3_finding *token = judge_logits(want, turned, "0.0078125");
     ck_assert(token->choice == M3_CHOICE_ADMISSIBLE && token->rows == 2 && token->differing == 1 &&
               token->certified == 1);
     ck_assert(token->want == 1 && token->got == 2 && token->index[0] == 0 && token->rank == 1 && token->gap == -0.25);

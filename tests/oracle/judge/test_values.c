@@ -9,15 +9,16 @@ START_TEST(equal_files_pass)
 {
     const double x[6] = { 1, -2, 0, 0.5, 4, 3 };
     write_pair("final_norm", x, x, 2, 3, "1e-7", "1e-7");
-    const struct m3_stage *stage = judge_one();
+    const struct m3_finding *stage = judge_one();
     ck_assert_int_eq(result.status, M3_OK);
     ck_assert_int_eq(stage->verdict, M3_VERDICT_PASS);
-    ck_assert(stage->rel_l2 == 0 && stage->max_rel == 0 && stage->max_abs == 0 && stage->headroom == 0);
+    ck_assert(stage->off.rel_l2 == 0 && stage->off.max_rel == 0 && stage->off.max_abs == 0 &&
+              stage->tiers.headroom == 0);
     ck_assert_int_eq(stage->elements, 6);
     ck_assert_int_eq(stage->violations, 0);
     ck_assert(result.judged == 1 && result.failed == 0 && result.not_comparable == 0 && result.not_judged == 0);
     ck_assert(result.missing == 0 && result.extra == 0);
-    ck_assert_ptr_null(result.divergence);
+    ck_assert_ptr_null(result.first);
     ck_assert_ptr_eq(result.tightest, stage);
 }
 END_TEST
@@ -31,8 +32,8 @@ START_TEST(counts)
     const float floats[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } };
     dump_one(reference_path, "vision.grid", M3_I32, want, 2, 3, -1);
     dump_one(candidate_path, "vision.grid", M3_I64, wide, 2, 3, -1);
-    const struct m3_stage *stage = judge_one();
-    ck_assert(stage->verdict == M3_VERDICT_PASS && stage->headroom == 0 && stage->elements == 6);
+    const struct m3_finding *stage = judge_one();
+    ck_assert(stage->verdict == M3_VERDICT_PASS && stage->tiers.headroom == 0 && stage->elements == 6);
     dump_one(candidate_path, "vision.grid", M3_I32, swapped, 2, 3, -1);
     stage = judge_one();
     ck_assert(stage->verdict == M3_VERDICT_FAIL && stage->violations == 2 && stage->index[0] == 0);
@@ -54,14 +55,14 @@ START_TEST(max_just_under_and_over)
         memcpy(got, want, sizeof got);
         got[5] -= allowed * factor[over];
         write_pair("logits", want, got, 2, 3, "1", "0.000244140625");
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(stage->verdict, over ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
         ck_assert_int_eq(stage->violations, over);
         ck_assert_int_eq(result.status, over ? M3_WRONG : M3_OK);
         ck_assert(stage->rank == 2 && stage->index[0] == 1 && stage->index[1] == 2);
         ck_assert(stage->want == 1 && stage->got == got[5]);
-        ck_assert(fabs(stage->headroom - 1) < 1e-8);
-        ck_assert(fabs(stage->max_abs - allowed) < 1e-8 && fabs(stage->max_rel - allowed / 2) < 1e-8);
+        ck_assert(fabs(stage->tiers.headroom - 1) < 1e-8);
+        ck_assert(fabs(stage->off.max_abs - allowed) < 1e-8 && fabs(stage->off.max_rel - allowed / 2) < 1e-8);
     }
 }
 END_TEST
@@ -78,10 +79,10 @@ START_TEST(l2_just_under_and_over)
         memcpy(got, want, sizeof got);
         got[0] += limit * factor[over];
         write_pair("embed", want, got, 2, 4, "0.00025", "1");
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(stage->verdict, over ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
         ck_assert_int_eq(stage->violations, 0);
-        ck_assert(fabs(stage->rel_l2 - limit / sqrt(8)) < 1e-11);
+        ck_assert(fabs(stage->off.rel_l2 - limit / sqrt(8)) < 1e-11);
     }
 }
 END_TEST
@@ -105,9 +106,9 @@ START_TEST(without_a_stated_error)
             dump_end(&dump);
         }
         ck_assert_int_eq(judge(), M3_OK);
-        ck_assert_int_eq(result.stages[0].verdict, i == 0 ? M3_VERDICT_PASS : M3_VERDICT_FAIL);
-        ck_assert_int_eq(result.stages[0].violations, i == 1);
-        ck_assert_int_eq(result.stages[1].verdict, M3_VERDICT_PASS);
+        ck_assert_int_eq(result.findings[0].verdict, i == 0 ? M3_VERDICT_PASS : M3_VERDICT_FAIL);
+        ck_assert_int_eq(result.findings[0].violations, i == 1);
+        ck_assert_int_eq(result.findings[1].verdict, M3_VERDICT_PASS);
         const char *said = strstr(result.notes.text, "judged at 1e-5: 2, first embed");
         ck_assert_ptr_nonnull(said);
         ck_assert_ptr_null(strstr(said + 1, "judged at 1e-5"));
@@ -122,10 +123,10 @@ START_TEST(one_stated_error)
     const double want[4] = { 1, 0, 0, 0 }, got[4] = { 1, 1e-3, 0, 0 };
     write_pair("embed", want, got, 1, 4, "1", NULL);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert(result.stages[0].allowed_max == 1e-5 && result.stages[0].allowed_l2 > 4);
+    ck_assert(result.findings[0].off.allowed_max == 1e-5 && result.findings[0].off.allowed_l2 > 4);
     write_pair("embed", want, got, 1, 4, NULL, "1");
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
-    ck_assert(result.stages[0].allowed_l2 == 1e-5 && result.stages[0].allowed_max > 4);
+    ck_assert(result.findings[0].off.allowed_l2 == 1e-5 && result.findings[0].off.allowed_max > 4);
     write_pair("embed", want, got, 1, 4, "1", "1");
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
 }
@@ -158,13 +159,13 @@ START_TEST(nan_in_the_candidate)
         got[at] = NAN;
         if (!alone) got[(at + 5) % 6] = -INFINITY;
         write_pair("embed", want, got, 2, 3, "1e300", "1e300");
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(result.status, M3_WRONG);
         ck_assert_int_eq(stage->verdict, M3_VERDICT_FAIL);
         ck_assert(stage->index[0] == at / 3 && stage->index[1] == at % 3);
-        ck_assert(isnan(stage->got) && isnan(stage->max_abs) && stage->want == want[at]);
+        ck_assert(isnan(stage->got) && isnan(stage->off.max_abs) && stage->want == want[at]);
         ck_assert_int_eq(stage->violations, alone ? 1 : 2);
-        ck_assert(isinf(stage->headroom));
+        ck_assert(isinf(stage->tiers.headroom));
     }
 }
 END_TEST
@@ -176,7 +177,7 @@ START_TEST(nan_in_the_reference)
     for (int both = 0; both < 2; both++) {
         const double want[3] = { 1, 2, NAN }, got[3] = { 1, 2, both ? NAN : 3 };
         write_pair("embed", want, got, 1, 3, "1", "1");
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(stage->verdict, M3_VERDICT_NOT_COMPARABLE);
         ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
         ck_assert_int_eq(stage->index[1], 2);
@@ -200,9 +201,9 @@ START_TEST(infinities)
     memcpy(got, want, sizeof got);
     got[2] = 2.5;
     write_pair("layers.3.attn_lse", want, got, 1, 5, "1", "1");
-    const struct m3_stage *stage = judge_one();
+    const struct m3_finding *stage = judge_one();
     ck_assert_int_eq(stage->verdict, M3_VERDICT_PASS);
-    ck_assert(stage->max_rel == 0.25 && fabs(stage->rel_l2 - 0.5 / sqrt(5.25)) < 1e-15);
+    ck_assert(stage->off.max_rel == 0.25 && fabs(stage->off.rel_l2 - 0.5 / sqrt(5.25)) < 1e-15);
     ck_assert_int_eq(stage->index[1], 2);
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         memcpy(got, want, sizeof got);
@@ -223,11 +224,11 @@ START_TEST(zero_reference)
     const double want[3] = { 0, 0, -0.0 }, zero[3] = { -0.0, 0, 0 }, tiny[3] = { 0, 1e-300, 0 };
     write_pair("embed", want, zero, 1, 3, "1", "1");
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
-    ck_assert(result.stages[0].rel_l2 == 0 && result.stages[0].max_rel == 0);
+    ck_assert(result.findings[0].off.rel_l2 == 0 && result.findings[0].off.max_rel == 0);
     write_pair("embed", want, tiny, 1, 3, "1e300", "1e300");
-    const struct m3_stage *stage = judge_one();
+    const struct m3_finding *stage = judge_one();
     ck_assert_int_eq(stage->verdict, M3_VERDICT_FAIL);
-    ck_assert(isinf(stage->rel_l2) && isinf(stage->max_rel));
+    ck_assert(isinf(stage->off.rel_l2) && isinf(stage->off.max_rel));
     ck_assert(stage->index[1] == 1 && stage->violations == 1);
 }
 END_TEST
@@ -241,9 +242,9 @@ START_TEST(extreme_sizes)
     for (int i = 0; i < 4; i++) {
         const double want[2] = { sizes[i], 0 }, got[2] = { i == 2 ? 0 : sizes[i] / 2, 0 };
         write_pair("embed", want, got, 1, 2, "0.1", "10");
-        const struct m3_stage *stage = judge_one();
+        const struct m3_finding *stage = judge_one();
         ck_assert_int_eq(stage->verdict, M3_VERDICT_FAIL);
-        ck_assert(stage->rel_l2 == (i == 2 ? 1 : 0.5));
+        ck_assert(stage->off.rel_l2 == (i == 2 ? 1 : 0.5));
     }
 }
 END_TEST
@@ -266,7 +267,7 @@ START_TEST(dtypes)
         for (int j = 0; j < 5; j++) {
             dump_one(reference_path, "embed", forms[i].dtype, forms[i].data, 1, 2, -1);
             dump_one(candidate_path, "embed", forms[j].dtype, forms[j].data, 1, 2, -1);
-            const struct m3_stage *stage = judge_one();
+            const struct m3_finding *stage = judge_one();
             ck_assert_int_eq(stage->verdict, i == 4 || j == 4 ? M3_VERDICT_NOT_COMPARABLE : M3_VERDICT_PASS);
         }
     }

@@ -253,13 +253,13 @@ static int judge(int *failed, struct output *all, int count, const struct m3_saf
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
     ck_assert_msg(!m3_file_check(&check, &cases, results, NULL, profile, 1, &error), "%s: %s", op, error.text);
     for (int64_t i = 0; i < check.comparison.count; i++) {
-        const struct m3_stage *stage = &check.comparison.stages[i];
+        const struct m3_finding *stage = &check.comparison.findings[i];
         for (int k = 0; k < count; k++) {
             if (strcmp(all[k].name, stage->tap) != 0) continue;
-            const int passes = stage->verdict == M3_VERDICT_PASS && !(stage->headroom > 1);
+            const int passes = stage->verdict == M3_VERDICT_PASS && !(stage->tiers.headroom > 1);
             if (!passes && says)
                 fprintf(stderr, "%s %s (%s): verdict %d, %s\n", op, stage->tap, all[k].tap, stage->verdict,
-                        stage->note ? stage->note : "");
+                        stage->note);
             passed += passes;
             *failed += !passes;
         }

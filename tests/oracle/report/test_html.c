@@ -72,7 +72,7 @@ START_TEST(stages)
     check_row(text, "layers.3.attn_lse",
               (const char *[]){ ">beyond<", "SPEC.md#57-attend_full\"", "SPEC.md#510-attend_blocks\"", NULL });
     char full[100];
-    snprintf(full, sizeof full, "title=\"%.17g of %.17g\">0.232<", result.stages[3].rel_l2, 1e-5);
+    snprintf(full, sizeof full, "title=\"%.17g of %.17g\">0.232<", result.findings[3].off.rel_l2, 1e-5);
     check_row(text, "layers.3.attn_out",
               (const char *[]){ full, "title=\"0.25 of 1.0000000000000001e-05\">0.25<", NULL });
     check_row(text, "layers.3.moe.experts", (const char *[]){ "inadmissible: 1 of 2 sets differ", NULL });
@@ -97,7 +97,7 @@ START_TEST(bars)
     row = row_of(text, "layers.3.attn_out");
     const char *over = past(row, "<path class=\"over\" d=\"M");
     ck_assert(fabs(strtod(over, NULL) - 280 * 2.0 / 7) < 0.051);
-    ck_assert(fabs(strtod(past(over, "H"), NULL) - 280 * (log10(result.stages[3].rel_l2) + 7) / 7) < 0.051);
+    ck_assert(fabs(strtod(past(over, "H"), NULL) - 280 * (log10(result.findings[3].off.rel_l2) + 7) / 7) < 0.051);
     ck_assert_ptr_nonnull(strstr(text, "<text x=\"0.0\" y=\"11\">1e-7</text><text x=\"80.0\" y=\"11\">1e-5</text>"));
     free(row);
     free(text);
@@ -395,7 +395,7 @@ START_TEST(selections)
     ck_assert_int_eq(result.status, M3_WRONG);
     char *text = page(), cells[200];
     for (int i = 0; i < 3; i += 2) {
-        const struct m3_stage *s = &result.stages[i];
+        const struct m3_finding *s = &result.findings[i];
         ck_assert(s->selection && s->verdict == M3_VERDICT_FAIL);
         const char *at = past(past(text, "<table class=\"ledger\">"), s->tap);
         snprintf(cells, sizeof cells,
@@ -476,7 +476,7 @@ START_TEST(odd_words)
     free(text);
 
     const struct m3_report_subject subject = { .command = "compare",
-                                               .comparison = &result,
+                                               .judgement = &result,
                                                .reference = reference_file,
                                                .candidate = candidate_file,
                                                .spec = "a\"b&c" };

@@ -21,7 +21,7 @@ static char *escaped(const char *expected)
     return text;
 }
 
-static const char *check_case(const char *at, const struct m3_stage *stage, const char *layer)
+static const char *check_case(const char *at, const struct m3_finding *stage, const char *layer)
 {
     char start[200], *finding = m3_finding(stage), *words = escaped(finding);
     int length = snprintf(start, sizeof start, "<testcase classname=\"%s\" name=\"%s\"", layer, stage->tap);
@@ -60,7 +60,7 @@ START_TEST(stages)
     at = past(at, "<property name=\"note.2\" value=\"taps whose fp32 error");
     at = past(at, "</properties>\n");
     ck_assert_int_eq(result.count, 5);
-    for (int i = 0; i < 5; i++) at = check_case(at, &result.stages[i], layers[i]);
+    for (int i = 0; i < 5; i++) at = check_case(at, &result.findings[i], layers[i]);
     ck_assert_str_eq(at, "<testcase classname=\"model\" name=\"logits\"><skipped message=\"missing: the candidate does "
                          "not hold this tap\"/></testcase>\n</testsuite>\n</testsuites>\n");
     ck_assert_ptr_nonnull(strstr(text, "got nan"));
@@ -157,7 +157,7 @@ START_TEST(full_disk)
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
     const struct m3_report_subject subject = { .command = "compare",
-                                               .comparison = &result,
+                                               .judgement = &result,
                                                .reference = reference_file,
                                                .candidate = candidate_file,
                                                .spec = "SPEC.md" };

@@ -9,6 +9,7 @@
 #include "model/semantics.h"
 #include "ops/ops.h"
 #include "oracle/blame/blame.h"
+#include "oracle/judge/compare.h"
 #include "oracle/variants/mistakes.h"
 #include "oracle/error/profile.h"
 
@@ -83,7 +84,7 @@ static void dump(const char *name, const struct m3_mistake *mistake)
 /* ---- comparing */
 
 static struct m3_safetensors *reference, *candidate;
-static struct m3_comparison result;
+static struct m3_judgement result;
 
 static void compare(const char *reference_path, const char *candidate_path)
 {
@@ -95,20 +96,20 @@ static void compare(const char *reference_path, const char *candidate_path)
 
 static void forget(void)
 {
-    m3_comparison_free(&result);
+    m3_judgement_free(&result);
     m3_safetensors_close(reference);
     m3_safetensors_close(candidate);
 }
 
-static const struct m3_stage *stage(const char *tap)
+static const struct m3_finding *stage(const char *tap)
 {
     for (int64_t i = 0; i < result.count; i++)
-        if (strcmp(result.stages[i].tap, tap) == 0) return &result.stages[i];
+        if (strcmp(result.findings[i].tap, tap) == 0) return &result.findings[i];
     ck_abort_msg("no stage %s", tap);
 }
 
 /* Share of the decisions that differ; or relative L2 of finite elements, those that follow from other choices too. */
-static double off(const struct m3_stage *s)
+static double off(const struct m3_finding *s)
 {
     const struct m3_tensor *r = s->reference, *c = s->candidate;
     double d2 = 0, r2 = 0;
@@ -124,7 +125,7 @@ static double off(const struct m3_stage *s)
 
 /* ---- blaming */
 
-static struct m3_blame blame;
+static struct m3_judgement blame;
 
 /* The candidate, of the case at hand. What is found refers into the file, which is `candidate`. */
 static void blame_by(const char *profile_name)
@@ -145,7 +146,7 @@ static void blame_by(const char *profile_name)
 
 static void forget_blame(void)
 {
-    m3_blame_free(&blame);
+    m3_judgement_free(&blame);
     m3_safetensors_close(candidate);
 }
 
@@ -153,9 +154,9 @@ static void forget_blame(void)
 static void blames(const char *what, const char *tap)
 {
     blame_by("fp32");
-    ck_assert_msg(blame.status == M3_WRONG && blame.culprit && m3_tap_matches(tap, blame.culprit->name),
+    ck_assert_msg(blame.status == M3_WRONG && blame.first && m3_tap_matches(tap, blame.first->tap),
                   "%s: status %d, blamed on %s, expected %s", what, blame.status,
-                  blame.culprit ? blame.culprit->name : "no tap", tap);
+                  blame.first ? blame.first->tap : "no tap", tap);
     forget_blame();
 }
 
@@ -188,7 +189,7 @@ static int spec_rows(struct spec_row *rows, int columns)
 }
 
 /* As printed there: "46%" or "0.18", two digits; "0": no difference beyond that of a correct run. */
-static void as_printed(const struct spec_row *r, const char *printed, const struct m3_stage *s)
+static void as_printed(const struct spec_row *r, const char *printed, const struct m3_finding *s)
 {
     char *end;
     const double want = strtod(printed, &end), got = off(s) * (*end == '%' ? 100 : 1);
@@ -203,7 +204,7 @@ static int hides(const struct m3_mistake *mistake)
 {
     int changes = 0;
     for (int64_t i = 0; i < result.count; i++) {
-        const struct m3_stage *s = &result.stages[i];
+        const struct m3_finding *s = &result.findings[i];
         if (!m3_tap_matches(mistake->first, s->tap)) continue;
         if (!(off(s) <= 1e-5)) return 0;
         changes |= off(s) > 0;
@@ -233,14 +234,14 @@ static void named(const struct m3_mistake *mistake, const char *tap)
     static const char *const profiles[] = { "fp32", "bf16" };
     for (int i = 0; i < 2; i++) {
         blame_by(profiles[i]);
-        const struct m3_blamed *culprit = blame.culprit;
+        const struct m3_finding *culprit = blame.first;
         if (is_permitted(mistake->id, profiles[i])) {
-            ck_assert_msg(blame.status == M3_OK, "%s, %s: blamed on %s", mistake->id, profiles[i], culprit->name);
+            ck_assert_msg(blame.status == M3_OK, "%s, %s: blamed on %s", mistake->id, profiles[i], culprit->tap);
         } else {
-            ck_assert_msg(blame.status == M3_WRONG && culprit && m3_tap_matches(tap, culprit->name),
+            ck_assert_msg(blame.status == M3_WRONG && culprit && m3_tap_matches(tap, culprit->tap),
                           "%s, %s: status %d, blamed on %s, expected %s", mistake->id, profiles[i], blame.status,
-                          culprit ? culprit->name : "no tap", tap);
-            const char *choice = strstr(culprit->name, "blocks") ? "select_blocks" : "route";
+                          culprit ? culprit->tap : "no tap", tap);
+            const char *choice = strstr(culprit->tap, "blocks") ? "select_blocks" : "route";
             ck_assert_str_eq(culprit->operator,
                              mistake->op == M3_OP_NONE && culprit->selection ? choice : m3_operator_name(mistake->op));
         }
@@ -275,7 +276,7 @@ START_TEST(found)
 
         dump("candidate.safetensors", mistake);
         compare(in_folder("reference.safetensors"), in_folder("candidate.safetensors"));
-        const struct m3_stage *first = result.divergence;
+        const struct m3_finding *first = result.first;
         ck_assert_msg(first && strcmp(first->tap, r->first) == 0, "%s: first at %s, expected %s", r->id,
                       first ? first->tap : "no tap", r->first);
         ck_assert_msg(m3_tap_matches(mistake->first, first->tap) || hides(mistake), "%s: %s", r->id, first->tap);
@@ -329,7 +330,7 @@ START_TEST(readings)
     compare(right[_i].golden ? right[_i].golden : in_folder("reference.safetensors"),
             in_folder("candidate.safetensors"));
     ck_assert_msg(result.verdict == M3_VERDICT_PASS, "%s: first at %s", right[_i].id,
-                  result.divergence != NULL ? result.divergence->tap : "no tap");
+                  result.first != NULL ? result.first->tap : "no tap");
     ck_assert_int_eq(result.judged, result.count);
     forget();
 }
@@ -401,8 +402,8 @@ static void diverges_at(const char *what, const char *tap)
 {
     compare(in_folder("reference.safetensors"), in_folder("candidate.safetensors"));
     ck_assert_int_eq(result.status, M3_WRONG);
-    ck_assert_msg(result.divergence && strcmp(result.divergence->tap, tap) == 0, "%s: first at %s, expected %s", what,
-                  result.divergence ? result.divergence->tap : "no tap", tap);
+    ck_assert_msg(result.first && strcmp(result.first->tap, tap) == 0, "%s: first at %s, expected %s", what,
+                  result.first ? result.first->tap : "no tap", tap);
     forget();
 }
 

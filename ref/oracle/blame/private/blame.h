@@ -13,7 +13,7 @@ struct m3_blame_item {
     char name[64];
     const struct m3_tensor *dumped;     /* the candidate's, of the tap's shape; NULL: none */
     const struct m3_side *side;         /* the candidate, or its logits as the tap has them: for row numbers */
-    struct m3_blamed *blamed;           /* its result if it is judged; or NULL */
+    struct m3_finding *blamed;           /* its result if it is judged; or NULL */
     int needed;                         /* a judged tap reads it, or it is judged itself */
     int counted;                        /* counted among the operators that are judged together */
     int wants_truth, is_lent;           /* lent: `truth` is not freed */
@@ -55,7 +55,7 @@ struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct 
 /* Lists all taps of the call in execution order, none of them dumped. */
 int m3_blame_list_items(struct m3_blaming *b);
 /* Begins the result of a tap of the candidate; `why` it is not comparable, or NULL. */
-void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
+void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_finding *out,
                         const struct m3_tensor *t, const char *why);
 /* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
 void m3_blame_mark_needed(struct m3_blaming *b);
@@ -94,7 +94,6 @@ static inline const int32_t *m3_blame_truth_ids(const struct m3_blame_item *item
 /* values.c */
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *recomputed);
-void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
 /* choices.c: judges by the scores that the trace knows; without scores, or if `recomputed` has no row, only sets that
  * no scores can select are detected. Lists of blocks are sorted and unusable rows marked, also if nothing is judged. */
@@ -109,30 +108,29 @@ int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item
 int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
                           const struct m3_recomputed *made);
 /* Adds a note for each mistake. */
-void m3_blame_say_mistakes(struct m3_blame *result);
+void m3_blame_say_mistakes(struct m3_judgement *result);
 
-/* blind.c: finds what else would pass where inputs are coded; `made` are the right results. M3_INTERNAL. After rows.c
- * passes that say nothing are taken back. */
+/* blind.c: finds what else would pass where inputs are coded; `made` are the right results. M3_INTERNAL. */
 int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_recomputed *made);
-void m3_blame_take_back(const struct m3_blaming *b);
+/* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
+int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item);
 
-/* ---- rows.c: among honest implementations, after all other judges */
+/* ---- settle.c: asks honest implementations, after all other judges, and settles the verdicts */
 
-int m3_blame_judge_rows(struct m3_blame *result, const struct m3_blaming *b);
+int m3_blame_settle(struct m3_judgement *result, const struct m3_blaming *b);
 
 /* ---- explained.c */
 
 /* Sets result->explained_by. */
-int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b);
+int m3_blame_explain(struct m3_judgement *result, const struct m3_blaming *b);
 
 /* ---- gradients.c: appends what the candidate holds of gradients, backwards, then those of parameters */
 
-int m3_blame_gradients(struct m3_blame *result, const struct m3_blaming *b);
+int m3_blame_gradients(struct m3_judgement *result, const struct m3_blaming *b);
 
 /* ---- culprit.c */
 
 /* Counts the operators judged together with that of a tap, because no tap between them was dumped. */
 void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *item);
-/* Adds up the verdicts. */
 
 #endif

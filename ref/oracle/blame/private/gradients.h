@@ -8,7 +8,7 @@
 enum { OWNED = 64 }; /* more than the arrays that any gradient needs */
 
 struct m3_gradients {
-    struct m3_blame *result;
+    struct m3_judgement *result;
     const struct m3_blaming *b;
     const struct m3_setting *s;
     struct m3_backward_arithmetic how;

@@ -13,9 +13,6 @@ int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, 
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                    const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error);
 
-/* The verdict, from the blame and, where that has none, from the comparison. */
-void m3_check_settle(struct m3_check *check);
-
 /* The surest cause: a reading by which nothing is wrong wins over a mistake that is no part of it, and over a
  * profile's word. M3_INTERNAL. */
 int m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *error);

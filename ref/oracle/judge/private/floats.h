@@ -9,7 +9,7 @@
 
 /* The data shared by all stages. */
 struct m3_comparing {
-    struct m3_comparison *result;
+    struct m3_judgement *result;
     const struct m3_profile *profile; /* NULL: fp32, and no tap is exact */
     struct m3_coarse_table coarse;
     struct m3_selection_rules rules;
@@ -19,9 +19,10 @@ struct m3_comparing {
     int64_t without_error; /* stages whose fp32 error is not stated; the first of them */
     const char *first_without;
     int stop; /* at the first stage that does not pass */
+    int64_t failed, wrong; /* so far; wrong: fail or are suspect */
 };
 
-int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
+int m3_judge_floats(struct m3_finding *stage, struct m3_comparing *all, struct m3_matched matched,
                     const struct m3_coarseness *coarse, struct m3_error *error);
 
 #endif

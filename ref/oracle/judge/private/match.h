@@ -7,7 +7,7 @@
 
 /* *taps [*count], to be freed: the taps that both dumps hold and that match the patterns, in execution order. Taps
  * left out are noted. M3_INTERNAL. */
-int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_comparison *result,
+int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_judgement *result,
                   const struct m3_side *reference, const struct m3_side *candidate, const char *patterns,
                   struct m3_error *error);
 

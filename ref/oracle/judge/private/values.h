@@ -24,19 +24,19 @@ int m3_pieces_of(struct m3_pieces *pieces, struct m3_span_walk walk, const char 
 void m3_pieces_free(struct m3_pieces *pieces);
 
 /* want, got [n] := elements of a piece from its i-th element on. */
-void m3_piece_read(double *want, double *got, const struct m3_stage *stage, const struct m3_piece *piece, int64_t i,
+void m3_piece_read(double *want, double *got, const struct m3_finding *stage, const struct m3_piece *piece, int64_t i,
                    int64_t n);
 
 /* Makes element i of a piece the place of the stage. */
-void m3_stage_show(struct m3_stage *stage, const struct m3_pieces *pieces, const struct m3_piece *piece, int64_t i);
+void m3_piece_show(struct m3_finding *stage, const struct m3_pieces *pieces, const struct m3_piece *piece, int64_t i);
 
 /* Is every value one of BF16, or of F16, although a finer format is declared? Only values far above `rounding`, the
  * error of a legitimate result, are significant; SPEC 7.2. M3_DTYPES: no. */
-enum m3_dtype m3_pieces_grid(const struct m3_stage *stage, const struct m3_pieces *pieces, double rounding);
+enum m3_dtype m3_pieces_grid(const struct m3_finding *stage, const struct m3_pieces *pieces, double rounding);
 
 /* Quantiles and effective precision of the stage. For a larger tap only about this many elements are read, in runs
  * spread over it. M3_INTERNAL. */
 enum { M3_PRECISION_ELEMENTS = 1 << 15 };
-int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, struct m3_error *error);
+int m3_stage_precision(struct m3_finding *stage, const struct m3_pieces *pieces, struct m3_error *error);
 
 #endif

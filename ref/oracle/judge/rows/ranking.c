@@ -7,7 +7,7 @@
 
 #include "model/files/origin.h"
 
-void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, const struct m3_envelope *envelope,
+void m3_ranking_begin(struct m3_ranking *ranking, struct m3_judgement *result, const struct m3_envelope *envelope,
                       const struct m3_safetensors *reference)
 {
     *ranking = (struct m3_ranking){ .envelope = envelope };
@@ -22,7 +22,7 @@ void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, 
                              m3_safetensors_metadata(reference, "semantics"));
 }
 
-void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_stage *stage)
+void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_finding *stage)
 {
     const struct m3_tensor *want = stage->reference;
     if (stage->verdict == M3_VERDICT_NOT_COMPARABLE || want->count == 0) return;
@@ -30,9 +30,10 @@ void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_stage *stage)
     ranking->same_choices += stage->choices[M3_CHOICE_IDENTICAL] + stage->choices[M3_CHOICE_PERMUTED] == decisions;
 }
 
-static void leave_out(struct m3_ranking *ranking, const struct m3_stage *stage, enum m3_unranked why)
+static enum m3_unranked leave_out(struct m3_ranking *ranking, const struct m3_finding *stage, enum m3_unranked why)
 {
     if (ranking->unranked[why]++ == 0) ranking->first[why] = stage->tap;
+    return why;
 }
 
 /* Does the tap have all rows of the sequence? The envelope's distances are over all rows, but a reference with `rows`
@@ -44,32 +45,28 @@ static int is_whole(const struct m3_matched *matched, int64_t elements)
 }
 
 /* rel_l2 covers only finite elements. */
-static double distance_of(const struct m3_stage *stage) { return isfinite(stage->max_abs) ? stage->rel_l2 : INFINITY; }
+static double distance_of(const struct m3_finding *stage)
+{
+    return isfinite(stage->off.max_abs) ? stage->off.rel_l2 : INFINITY;
+}
 
-void m3_ranking_rank(struct m3_ranking *ranking, struct m3_stage *stage, const struct m3_matched *matched,
-                     int64_t elements)
+enum m3_unranked m3_ranking_rank(struct m3_ranking *ranking, struct m3_finding *stage, const struct m3_matched *matched,
+                                 int64_t elements)
 {
     struct m3_envelope_rank rank;
-    if (ranking->envelope == NULL || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return;
-    if (m3_envelope_rank(&rank, ranking->envelope, stage->tap, distance_of(stage)) != 0) {
-        leave_out(ranking, stage, M3_UNRANKED_ABSENT);
-    } else if (ranking->same_choices !=
-               m3_envelope_choices_before(ranking->envelope, (enum m3_tap)matched->tap, matched->layer)) {
-        leave_out(ranking, stage, M3_UNRANKED_CHOICES);
-    } else if (!is_whole(matched, elements)) {
-        leave_out(ranking, stage, M3_UNRANKED_ROWS);
-    } else if (rank.blind) {
-        leave_out(ranking, stage, M3_UNRANKED_BLIND);
-        if (stage->note == NULL) stage->note = "not ranked: legitimate implementations may be as far off as zeros";
-    } else {
-        stage->percentile = rank.percentile;
-        stage->envelope_median = rank.median;
-        stage->envelope_largest = rank.largest;
-        stage->beyond_envelope = rank.suspect;
-        if (!rank.suspect || (stage->verdict != M3_VERDICT_PASS && stage->verdict != M3_VERDICT_NOT_JUDGED)) return;
-        stage->verdict = M3_VERDICT_SUSPECT;
-        stage->judged_by = "the envelope";
-    }
+    if (ranking->envelope == NULL || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return M3_UNRANKED_REASONS;
+    if (m3_envelope_rank(&rank, ranking->envelope, stage->tap, distance_of(stage)) != 0)
+        return leave_out(ranking, stage, M3_UNRANKED_ABSENT);
+    if (ranking->same_choices !=
+        m3_envelope_choices_before(ranking->envelope, (enum m3_tap)matched->tap, matched->layer))
+        return leave_out(ranking, stage, M3_UNRANKED_CHOICES);
+    if (!is_whole(matched, elements)) return leave_out(ranking, stage, M3_UNRANKED_ROWS);
+    if (rank.blind) return leave_out(ranking, stage, M3_UNRANKED_BLIND);
+    stage->percentile = rank.percentile;
+    stage->envelope_median = rank.median;
+    stage->envelope_largest = rank.largest;
+    stage->beyond_envelope = rank.suspect;
+    return M3_UNRANKED_REASONS;
 }
 
 static int by_size(const void *a, const void *b)
@@ -78,12 +75,12 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double share_of_largest(const struct m3_stage *stage)
+static double share_of_largest(const struct m3_finding *stage)
 {
     return distance_of(stage) == 0 ? 0 : distance_of(stage) / stage->envelope_largest;
 }
 
-static void print_notes(const struct m3_ranking *ranking, struct m3_comparison *result)
+static void print_notes(const struct m3_ranking *ranking, struct m3_judgement *result)
 {
     static const char *const reasons[M3_UNRANKED_REASONS] = {
         [M3_UNRANKED_CHOICES] = "after choices that are not the reference's, or were not compared",
@@ -97,14 +94,14 @@ static void print_notes(const struct m3_ranking *ranking, struct m3_comparison *
                     ranking->unranked[i], ranking->first[i]);
 }
 
-int m3_ranking_end(const struct m3_ranking *ranking, struct m3_comparison *result, struct m3_error *error)
+int m3_ranking_end(const struct m3_ranking *ranking, struct m3_judgement *result, struct m3_error *error)
 {
     if (ranking->envelope == NULL) return M3_OK;
     double *percentiles = malloc(((size_t)result->count + 1) * sizeof *percentiles);
     if (percentiles == NULL) return m3_fail_memory(error, "percentiles", (size_t)result->count * sizeof *percentiles);
     int64_t n = 0;
     for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_stage *stage = &result->stages[i], **farthest = &result->envelope.farthest;
+        const struct m3_finding *stage = &result->findings[i], **farthest = &result->envelope.farthest;
         if (isnan(stage->percentile)) continue;
         percentiles[n++] = stage->percentile;
         if (*farthest == NULL || share_of_largest(stage) > share_of_largest(*farthest)) *farthest = stage;

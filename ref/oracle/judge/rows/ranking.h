@@ -6,7 +6,7 @@
 #define M3_ORACLE_JUDGE_RANKING_H
 
 #include "oracle/judge/align.h"
-#include "oracle/judge/compare.h"
+#include "oracle/judge/finding/finding.h"
 #include "oracle/judge/rows/envelope.h"
 
 /* The reasons why a stage is not ranked. */
@@ -20,18 +20,18 @@ struct m3_ranking {
 };
 
 /* Notes where the reference contradicts the envelope. */
-void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, const struct m3_envelope *envelope,
+void m3_ranking_begin(struct m3_ranking *ranking, struct m3_judgement *result, const struct m3_envelope *envelope,
                       const struct m3_safetensors *reference);
 
 /* Counts selections equal to the reference's. Call it after each judged selection, in execution order. */
-void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_stage *stage);
+void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_finding *stage);
 
-/* Sets percentile, envelope_* and beyond_envelope of a float stage that was measured over `elements`; a stage that
- * passes, or has no verdict, may become suspect. */
-void m3_ranking_rank(struct m3_ranking *ranking, struct m3_stage *stage, const struct m3_matched *matched,
-                     int64_t elements);
+/* Sets percentile, envelope_* and beyond_envelope of a float stage that was measured over `elements`. Returns why it is
+ * not ranked; M3_UNRANKED_REASONS if it is, or if nothing is. */
+enum m3_unranked m3_ranking_rank(struct m3_ranking *ranking, struct m3_finding *stage, const struct m3_matched *matched,
+                                 int64_t elements);
 
 /* Sets result->envelope, and notes what is not ranked. M3_INTERNAL: memory is short. */
-int m3_ranking_end(const struct m3_ranking *ranking, struct m3_comparison *result, struct m3_error *error);
+int m3_ranking_end(const struct m3_ranking *ranking, struct m3_judgement *result, struct m3_error *error);
 
 #endif

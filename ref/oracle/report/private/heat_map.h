@@ -19,9 +19,9 @@ struct m3_heat {
     double edges[M3_HEAT_LEVELS];
 };
 
-/* Fills the map of a judged float stage. At most `rows` x `columns` cells. */
-void m3_heat_fill(struct m3_heat *heat, const struct m3_stage *stage, const struct m3_matched *matched, int rows,
-                  int columns);
+/* Fills the map of a judged float stage; `index` is the place that is marked. At most `rows` x `columns` cells. */
+void m3_heat_fill(struct m3_heat *heat, const struct m3_finding *stage, const int64_t *index,
+                  const struct m3_matched *matched, int rows, int columns);
 
 /* Level of a cell: 0 .. M3_HEAT_LEVELS - 1; M3_HEAT_LEVELS if it is infinite; -1 if it is 0 or empty. */
 int m3_heat_level(const struct m3_heat *heat, double share);

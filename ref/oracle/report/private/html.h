@@ -35,8 +35,10 @@ void m3_html_verdict(FILE *out, enum m3_verdict verdict);
 /* A paragraph of explanation; `text` is markup. */
 void m3_html_note(FILE *out, const char *text);
 /* Prints the finding of a stage that does not pass. M3_INTERNAL. */
-int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error);
+int m3_html_finding(FILE *out, const struct m3_finding *stage, struct m3_error *error);
+/* The finding that has the tensors of both sides and their distance: the comparison with the truth, or itself. */
+const struct m3_finding *m3_html_numbers(const struct m3_finding *stage);
 /* The tensors of a stage, with the data that aligns them. */
-struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage);
+struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_finding *stage);
 
 #endif

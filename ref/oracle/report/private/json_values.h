@@ -16,8 +16,6 @@ json_t *m3_json_notes(const struct m3_error *lines);
 json_t *m3_json_parameter(const struct m3_parameter *found);
 /* Calls m3_json_update and returns the object. */
 json_t *m3_json_join(json_t *object, json_t *more);
-/* A line for each tap of a blame. */
-int m3_print_blame_taps(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error);
 /* Flushes the lines. M3_IO. */
 int m3_json_end(FILE *out, struct m3_error *error);
 

@@ -1,0 +1,90 @@
+#include "oracle/judge/finding/settle.h"
+
+#include <math.h>
+#include <string.h>
+
+static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
+{
+    f->verdict = rows->verdict;
+    f->judged_by = M3_BY_ROWS;
+    f->note[0] = '\0';
+    f->violations = 0;
+    f->rows_left_out = 0;
+    if (!f->operator) {
+        f->tiers.headroom = rows->share;
+        return;
+    }
+    f->tiers = (struct m3_tier_result){ .verdict = rows->verdict, .headroom = rows->share, .worst = -1, .z2 = NAN };
+    f->rank = 0;        /* a row is off, not an element */
+    f->rows = rows->rows;
+    f->elements = f->candidate->count;
+    f->inherited = NAN;
+    f->created = f->off.rel_l2 = rows->error;
+    f->allowed = f->off.allowed_l2 = rows->error_largest;
+    if (rows->verdict != M3_VERDICT_PASS)
+        m3_finding_note(f, "the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
+                        rows->error, rows->error_largest);
+}
+
+/* Among honest implementations. They pass what its own bounds pass, and say nothing of what is too far off after an
+ * earlier failure. */
+static void settle_rows(struct m3_finding *f, const struct m3_evidence *e)
+{
+    const struct m3_row_verdict *rows = e->rows;
+    f->row_error = rows->error;
+    f->row_error_largest = rows->error_largest;
+    f->row_nearest = rows->nearest;
+    f->row_nearest_largest = rows->nearest_largest;
+    if (!m3_is_judged(rows->verdict)) {
+        /* A tap that was recomputed says itself what it lacks. */
+        if (f->verdict == M3_VERDICT_PASS || isnan(rows->error) || f->operator) return;
+        f->verdict = M3_VERDICT_NOT_JUDGED;
+        m3_finding_note(f, "%s", rows->why ? rows->why : "");
+    } else if (f->verdict == M3_VERDICT_NOT_JUDGED && rows->verdict != M3_VERDICT_PASS && e->after_failure) {
+        m3_finding_note(f, "farther off than honest implementations, but after a tap that fails");
+    } else if (f->verdict != M3_VERDICT_PASS || rows->verdict != M3_VERDICT_PASS || !e->is_bounded) {
+        take_rows(f, rows);
+    }
+}
+
+static void settle_blind(struct m3_finding *f)
+{
+    f->verdict = M3_VERDICT_NOT_JUDGED;
+    f->is_blind = 1;
+    if (strcmp(f->blind_to, "zeros") == 0) m3_finding_note(f, "the profile allows errors as large as the values");
+    else m3_finding_note(f, "the profile allows what the mistake %s makes", f->blind_to);
+}
+
+void m3_finding_settle(struct m3_finding *f, const struct m3_evidence *e)
+{
+    if (e->rows) settle_rows(f, e);
+    if (f->verdict == M3_VERDICT_PASS && f->blind_to && !(e->is_sharp && !isnan(f->row_error))) settle_blind(f);
+    if (!f->beyond_envelope || (f->verdict != M3_VERDICT_PASS && f->verdict != M3_VERDICT_NOT_JUDGED)) return;
+    f->verdict = M3_VERDICT_SUSPECT;
+    f->judged_by = M3_BY_ENVELOPE;
+}
+
+static void fill_in(struct m3_finding *f, const struct m3_finding *compared)
+{
+    f->compared = compared;
+    if (f->verdict != M3_VERDICT_NOT_JUDGED || f->is_blind || !m3_is_judged(compared->verdict)) return;
+    f->verdict = compared->verdict;
+    f->judged_by = M3_BY_COMPARISON;
+    f->tiers.headroom = compared->tiers.headroom;
+    f->got = compared->got, f->want = compared->want;
+    f->rank = compared->rank;
+    memcpy(f->index, compared->index, sizeof f->index);
+    m3_finding_note(f, "judged by the comparison with the truth");
+}
+
+void m3_judgement_compare(struct m3_judgement *all, const struct m3_judgement *compared)
+{
+    all->compared = compared;
+    for (int64_t i = 0; i < all->count; i++)
+        for (int64_t k = 0; k < compared->count; k++) {
+            const struct m3_finding *other = &compared->findings[k];
+            if (strcmp(other->tap, all->findings[i].tap) == 0 && other->in_sequence == all->findings[i].in_sequence)
+                fill_in(&all->findings[i], other);
+        }
+    m3_judgement_settle(all, all->extra);
+}
