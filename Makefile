@@ -29,7 +29,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 TWICE := $(filter-out $(patsubst %,ref/ops/fast/%.c,kernels fused wide),$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,engine weights/pages divided/experts divided/keys divided/rows divided/share)
 TWICE += $(wildcard ref/model/forward/*.c ref/model/backward/*.c ref/train/*.c)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io io/* ranks model model/divided model/files model/graph model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/finding oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io io/* ranks model model/divided model/files model/graph model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/* oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
@@ -116,7 +116,7 @@ help:
 	@echo '                   runs some with mistakes put in on purpose, which must be found (MISTAKES=0: does not)'
 	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: computes a'
 	@echo '                   part of the page, and compares it with the page)'
-	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
+	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/judge/server/POWER.md'
 	@echo 'make kill-matrix   for each case of an operator and each golden: the known mistakes that it catches, and the'
 	@echo '                   formulas, branches, clamps, tie rules and edges of SPEC.md that it covers; into golden/op'
 	@echo 'make outputs KEEP=FOLDER [AGAINST=FOLDER]  keeps what 380 commands print and write; compares it with that of'
@@ -630,7 +630,7 @@ POWER_PART := --worlds tiny --profiles bf16 --mistakes 'act.*,moe.*' --check
 CHECK ?=
 answer-power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/answer_power
-	$(VENV)/bin/python scripts/answer_power.py $(BUILD) $(BUILD)/answer_power --public --write ref/oracle/server/POWER.md
+	$(VENV)/bin/python scripts/answer_power.py $(BUILD) $(BUILD)/answer_power --public --write ref/oracle/judge/server/POWER.md
 
 power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps

@@ -14,7 +14,7 @@
 #include "io/safetensors.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "oracle/server/prompt.h"
+#include "oracle/judge/server/prompt.h"
 
 struct arguments {
     const char *model, *out;

@@ -13,7 +13,7 @@
 #include "io/mapped.h"
 #include "model/files/cache_file.h"
 #include "model/files/origin.h"
-#include "oracle/judge/decisions.h"
+#include "oracle/judge/choices/decisions.h"
 #include "oracle/variants/honest_rows.h"
 
 static int take_layers(void *arguments, const char *value, struct m3_error *error)

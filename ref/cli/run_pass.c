@@ -12,7 +12,7 @@
 #include "io/reading.h"
 #include "model/files/cache_file.h"
 #include "model/files/dump.h"
-#include "oracle/judge/companions_write.h"
+#include "oracle/judge/companions/companions_write.h"
 #include "oracle/variants/honest_rows.h"
 #include "oracle/variants/rows_beside.h"
 

@@ -5,7 +5,7 @@
 
 #include "cli/run_pass.h"
 #include "io/temporary.h"
-#include "oracle/batch/join.h"
+#include "oracle/judge/batch/join.h"
 
 static int refuse_several(const struct m3_cli_run *a, struct m3_error *error)
 {

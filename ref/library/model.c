@@ -7,7 +7,7 @@
 #include "model/files/dump.h"
 #include "model/model.h"
 #include "model/semantics.h"
-#include "oracle/judge/companions_write.h"
+#include "oracle/judge/companions/companions_write.h"
 
 struct running {
     const struct m3_library_model *task;

@@ -24,7 +24,7 @@ static const struct m3_field fields[] = {
     { M3_FIELD(m3_semantics, mtp_embed, "id", "fused"), .shows = { "mtp.*" } },
     { M3_FIELD(m3_semantics, mtp_zero_position0, "false", "true"), .shows = { "mtp.*" } },
     { M3_FIELD(m3_semantics, mtp_join, "concat", "additive"), .shows = { "mtp.*" } },
-    { M3_FIELD(m3_semantics, block_anchor, "sequence", "slot") }, /* changes the case: oracle/check/several.c */
+    { M3_FIELD(m3_semantics, block_anchor, "sequence", "slot") }, /* changes the case: oracle/judge/check/several.c */
     { M3_FIELD(m3_semantics, jitter, ""), .most = 1, .shows = { "*.moe.*" } },
     { M3_FIELD(m3_semantics, jitter_seed, NULL), .shows = { "*.moe.*" }, .tried = 9, .with = "jitter" },
 };

@@ -15,7 +15,7 @@
 
 #include "model/files/case.h"
 #include "oracle/error/profile.h"
-#include "oracle/server/private/judge.h"
+#include "oracle/cause/answer.h"
 #include "oracle/variants/honest.h"
 #include "oracle/variants/honest_rows.h"
 #include "oracle/variants/mistakes.h"

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/judge/candidate.h"
-#include "oracle/server/server.h"
+#include "oracle/judge/server/server.h"
 
 struct m3_cli_answer {
     struct m3_server_sampling sampling;

@@ -6,9 +6,9 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
-#include "oracle/batch/several.h"
+#include "oracle/judge/batch/several.h"
 #include "cli/judge/reports.h"
-#include "oracle/check/blame_honest.h"
+#include "oracle/judge/check/blame_honest.h"
 #include "oracle/report/report.h"
 
 struct arguments {

@@ -6,7 +6,7 @@
 #include "io/safetensors.h"
 #include "model/files/batch.h"
 #include "model/model.h"
-#include "oracle/batch/split.h"
+#include "oracle/judge/batch/split.h"
 #include "oracle/error/recompute.h"
 
 struct m3_cli_candidate_names {

@@ -11,7 +11,7 @@
 #include "io/new_file.h"
 #include "model/files/origin.h"
 #include "model/semantics.h"
-#include "oracle/batch/several.h"
+#include "oracle/judge/batch/several.h"
 #include "oracle/judge/compare.h"
 #include "oracle/judge/rows/envelope.h"
 #include "oracle/map/map.h"

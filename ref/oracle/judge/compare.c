@@ -13,7 +13,7 @@
 #include "oracle/judge/logits.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/private/match.h"
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 static void note(struct m3_judgement *result, const char *text) { m3_fail(&result->notes, M3_OK, "%s", text); }
 

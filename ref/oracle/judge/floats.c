@@ -7,7 +7,7 @@
 #include "oracle/judge/finding/settle.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/logits.h"
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 /* Sets the allowance of a tap from the reference's fp32 errors. The default of 1e-5, scaled up for coarser storage,
  * detects only garbage: beside a reference with companions, a tap within it is not called judged. */

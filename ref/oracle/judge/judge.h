@@ -4,7 +4,7 @@
 
 #include "model/taps.h"
 #include "oracle/judge/align.h"
-#include "oracle/judge/certificate.h"
+#include "oracle/judge/choices/certificate.h"
 #include "oracle/judge/compare.h"
 #include "oracle/judge/tolerance.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/judge/companions.h"
+#include "oracle/judge/companions/companions.h"
 #include "oracle/judge/logits.h"
 
 enum { NAMES_IN_A_NOTE = 8 };

@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 static int fits_slots(const struct m3_tensor *ids, const struct m3_tensor *tap)
 {

@@ -8,7 +8,7 @@
 #include "oracle/error/tiers.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/private/floats.h"
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 void m3_judge_not_comparable(struct m3_finding *stage, const char *why)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/blame/blame.h"
+#include "oracle/judge/blame/blame.h"
 #include "oracle/judge/align.h"
 #include "oracle/judge/side_by_side.h"
 #include "oracle/operators/given.h"

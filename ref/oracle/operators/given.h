@@ -2,7 +2,7 @@
 #ifndef M3_ORACLE_OPERATORS_GIVEN_H
 #define M3_ORACLE_OPERATORS_GIVEN_H
 
-#include "oracle/blame/blame.h"
+#include "oracle/judge/blame/blame.h"
 #include "oracle/operators/fragment.h"
 
 struct m3_given_call {

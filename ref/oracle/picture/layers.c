@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/judge/margin.h"
+#include "oracle/judge/choices/margin.h"
 #include "oracle/picture/private/picturing.h"
 
 /* One value for each of some layers, with a band. */

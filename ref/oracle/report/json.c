@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "oracle/check/check.h"
+#include "oracle/judge/check/check.h"
 #include "oracle/error/parameters/parameters.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/json_values.h"

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "oracle/judge/certificate.h"
+#include "oracle/judge/choices/certificate.h"
 
 struct m3_ledger {
     FILE *out;

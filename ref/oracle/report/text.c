@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "oracle/check/check.h"
+#include "oracle/judge/check/check.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/report.h"
 

@@ -1,6 +1,6 @@
-#include "oracle/server/answer.h"
+#include "oracle/judge/server/answer.h"
 
-#include "oracle/server/server.h"
+#include "oracle/judge/server/server.h"
 #include "world.h"
 
 const int fuzz_parts = 1;

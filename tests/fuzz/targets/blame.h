@@ -2,7 +2,7 @@
 #ifndef M3_FUZZ_BLAME_H
 #define M3_FUZZ_BLAME_H
 
-#include "oracle/check/blame_honest.h"
+#include "oracle/judge/check/blame_honest.h"
 #include "world.h"
 
 static inline void blame_candidate(struct fuzz_bytes content)

@@ -1,5 +1,5 @@
 /* A pass of the little model with the decisions of a dump. */
-#include "oracle/judge/decisions.h"
+#include "oracle/judge/choices/decisions.h"
 
 #include "world.h"
 

@@ -1,5 +1,5 @@
 /* Two dumps of several sequences. */
-#include "oracle/batch/several.h"
+#include "oracle/judge/batch/several.h"
 
 #include "compare.h"
 #include "world.h"

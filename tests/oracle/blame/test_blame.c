@@ -4,7 +4,7 @@
 #include "passes.h"
 
 #include "io/safetensors.h"
-#include "oracle/blame/blame.h"
+#include "oracle/judge/blame/blame.h"
 
 static struct pass p;
 static struct m3_safetensors *file;

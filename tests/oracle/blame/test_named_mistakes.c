@@ -4,7 +4,7 @@
 #include "slice.h"
 
 #include "model/semantics.h"
-#include "oracle/blame/blame.h"
+#include "oracle/judge/blame/blame.h"
 #include "oracle/report/report.h"
 
 static struct m3_model *model;

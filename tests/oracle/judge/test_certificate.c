@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/judge/certificate.h"
+#include "oracle/judge/choices/certificate.h"
 
 enum { IDS = 5, SETS = 1 << IDS };
 

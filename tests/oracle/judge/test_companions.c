@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "base/context.h"
-#include "oracle/judge/companions.h"
+#include "oracle/judge/companions/companions.h"
 #include "oracle/error/operators.h"
 #include "oracle/error/recompute.h"
 

@@ -1,7 +1,7 @@
 /* Errors inherited through weights that are not there (SPEC 7.8): the formulas, and chains of layers judged by them. */
 #include "propagate_twin.h"
 
-#include "oracle/judge/drift.h"
+#include "oracle/judge/companions/drift.h"
 
 /* ---- formulas */
 

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <sys/resource.h>
 
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 enum { LAST = 5 };
 

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "oracle/server/answer.h"
+#include "oracle/judge/server/answer.h"
 
 #define CANDIDATES "tests/candidates/answer_"
 enum { V = 211, PROMPT = 40, NEW = 20 };

@@ -8,7 +8,7 @@
 #define M3_REAL_IS_DOUBLE
 #include "model/semantics.h"
 #include "ops/ops.h"
-#include "oracle/blame/blame.h"
+#include "oracle/judge/blame/blame.h"
 #include "oracle/judge/compare.h"
 #include "oracle/variants/mistakes.h"
 #include "oracle/error/profile.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "oracle/judge/logits.h"
-#include "oracle/judge/taint.h"
+#include "oracle/judge/choices/taint.h"
 
 const double m3_quantiles[M3_QUANTILES] = { 0.5, 0.9, 0.99, 1 };
 

@@ -4,7 +4,7 @@
 #define M3_ORACLE_JUDGE_PRIVATE_FLOATS_H
 
 #include "oracle/judge/judge.h"
-#include "oracle/judge/operator_check.h"
+#include "oracle/judge/companions/operator_check.h"
 #include "oracle/judge/rows/ranking.h"
 
 /* The data shared by all stages. */

@@ -1,0 +1,108 @@
+/* The verdict in one plain sentence, or a few. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/printable.h"
+#include "base/text.h"
+#include "oracle/judge/check/private/check.h"
+
+static void say_place(struct m3_text *w, const struct m3_finding *tap)
+{
+    if (tap->rank > 0 && tap->in_sequence > 0)
+        m3_text_add(w, " in sequence %" PRId64 ", row %" PRId64 ",", tap->in_sequence - 1, tap->index[0]);
+    for (int d = 0; d < tap->rank; d++) m3_text_add(w, "%s%" PRId64, d ? ", " : " at [", tap->index[d]);
+    if (tap->rank > 0) m3_text_add(w, "]");
+}
+
+/* How wrong the tap is. */
+static void say_size(struct m3_text *w, const struct m3_finding *tap)
+{
+    const double share = tap->tiers.headroom;
+    if (tap->selection) {
+        m3_text_add(w, ": rounding of the scores cannot explain %" PRId64 " of its %" PRId64 " choices; the first is",
+                    tap->choices[M3_CHOICE_INADMISSIBLE], tap->elements);
+        say_place(w, tap);
+    } else if (isnan(tap->got)) {
+        m3_text_add(w, ": it is NaN");
+        say_place(w, tap);
+    } else if (tap->rank > 0 && !(share <= 1)) {
+        if (isfinite(share)) m3_text_add(w, ": its error is %.3g times what rounding allows, the largest", share);
+        else m3_text_add(w, ": no error is allowed");
+        say_place(w, tap);
+        m3_text_add(w, ", where it is %.9g and should be %.9g", tap->got, tap->want);
+    } else if (tap->note[0]) {
+        m3_text_add(w, ": %s", tap->note);
+    } else {
+        m3_text_add(w, ": its errors are too regular to be rounding");
+    }
+}
+
+/* What explains it, the surest first. */
+static void say_cause(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
+{
+    const struct m3_finding *culprit = check->blame.first;
+    if (check->reading[0])
+        m3_text_add(w, " The engine follows another reading of the model: with --set %s nothing is wrong.",
+                    check->reading);
+    if (check->profile_word[0])
+        m3_text_add(
+            w, " An engine that also rounds as +%s allows gives such results: with --profile %s+%s nothing is wrong.",
+            check->profile_word, plan->profile, check->profile_word);
+    if (check->mistake)
+        m3_text_add(w, " It looks like the known mistake %s: %s.", culprit->mistake->id, culprit->mistake->what);
+    else if (!check->reading[0] && !check->profile_word[0] && culprit->mistakes_tried > 0)
+        m3_text_add(w, " No known mistake of this operator explains it (%d tried).", culprit->mistakes_tried);
+    if (check->reading[0] || check->profile_word[0]) return;
+    if (culprit->operators > 1)
+        m3_text_add(w, " The dump does not show which operator is wrong: dump %s too.", culprit->since);
+    else m3_text_add(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->operator, culprit->section);
+}
+
+/* Do all taps before the culprit pass? */
+static int all_right_before(const struct m3_check *check)
+{
+    for (int64_t i = 0; i < check->blame.count && &check->blame.findings[i] != check->blame.first; i++)
+        if (check->blame.findings[i].verdict != M3_VERDICT_PASS) return 0;
+    return 1;
+}
+
+static void say_wrong(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
+{
+    const struct m3_finding *culprit = check->blame.first;
+    m3_text_add(w, "%s %s in %s", culprit->tap, culprit->verdict == M3_VERDICT_FAIL ? "is wrong" : "is suspect",
+                plan->candidate_name);
+    say_size(w, culprit);
+    m3_text_add(w, ".%s", all_right_before(check) ? " What comes before it is right." : "");
+    say_cause(w, check, plan);
+}
+
+static const struct m3_finding *first_of(const struct m3_judgement *blame, enum m3_verdict verdict)
+{
+    for (int64_t i = 0; i < blame->count; i++)
+        if (blame->findings[i].verdict == verdict) return &blame->findings[i];
+    return NULL;
+}
+
+void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
+{
+    struct m3_text w = { check->sentence, sizeof check->sentence, 0 };
+    const struct m3_finding *unjudged = first_of(&check->blame, M3_VERDICT_NOT_JUDGED);
+    const struct m3_finding *misfit = first_of(&check->blame, M3_VERDICT_NOT_COMPARABLE);
+    if (check->blame.first) {
+        say_wrong(&w, check, plan);
+    } else if (check->blame.verdict == M3_VERDICT_PASS) {
+        m3_text_add(
+            &w, "Nothing is wrong in %s: its tensors (%" PRId64 ") agree with the reference up to the rounding of %s.",
+            plan->candidate_name, check->blame.judged, plan->profile);
+    } else {
+        m3_text_add(&w,
+                    "Nothing wrong was found in %s, but only %" PRId64 " of its %" PRId64 " tensors could be judged",
+                    plan->candidate_name, check->blame.judged, check->blame.count + check->blame.extra);
+        if (misfit) m3_text_add(&w, "; %s could not be compared: %s", misfit->tap, misfit->note);
+        else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->tap, unjudged->note);
+        m3_text_add(&w, ".");
+    }
+    m3_make_printable(check->sentence, strlen(check->sentence));
+}
