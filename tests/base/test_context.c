@@ -6,6 +6,8 @@
 
 #include "base/status.h"
 
+TIMEOUT(60);
+
 START_TEST(starts_and_ends)
 {
     struct m3_ctx ctx;
@@ -152,18 +154,3 @@ START_TEST(impossible_sizes)
     m3_ctx_free(&ctx);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("context");
-    TCase *test = tcase_create("context");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, starts_and_ends);
-    tcase_add_test(test, place_of_a_failure);
-    tcase_add_test(test, pieces_stay);
-    tcase_add_test(test, mark_and_release);
-    tcase_add_test(test, random_nesting);
-    tcase_add_test(test, impossible_sizes);
-    suite_add_tcase(suite, test);
-    return suite;
-}

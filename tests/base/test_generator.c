@@ -52,15 +52,3 @@ START_TEST(exponents)
         ck_assert_msg(m3_draw_exponent(known[i].name, known[i].columns) == known[i].e, "%s", known[i].name);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("generator");
-    TCase *tests = tcase_create("generator");
-    tcase_add_test(tests, draws);
-    tcase_add_test(tests, exponents);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

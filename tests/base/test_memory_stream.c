@@ -81,14 +81,3 @@ START_TEST(no_stream)
     ck_assert_ptr_null(m3_memory_close(&stream));
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("memory_stream");
-    TCase *test = tcase_create("memory_stream");
-    tcase_add_test(test, texts);
-    tcase_add_test(test, no_memory);
-    tcase_add_test(test, no_stream);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -29,7 +29,7 @@ static const struct {
     { "\xc3(", "?(" },
 };
 
-START_TEST(printable)
+START_LOOP_TEST(printable, sizeof texts / sizeof texts[0])
 {
     char text[64];
     strcpy(text, texts[_i].given);
@@ -46,14 +46,3 @@ START_TEST(length)
     ck_assert_str_eq(text, "ab??\xae\n");
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("printable");
-    TCase *tests = tcase_create("printable");
-    tcase_add_loop_test(tests, printable, 0, sizeof texts / sizeof texts[0]);
-    tcase_add_test(tests, length);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -44,13 +44,3 @@ START_TEST(in_pieces)
     ck_assert_str_eq(hex, a_million_a);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("sha256");
-    TCase *test = tcase_create("sha256");
-    tcase_add_test(test, published_examples);
-    tcase_add_test(test, in_pieces);
-    suite_add_tcase(suite, test);
-    return suite;
-}

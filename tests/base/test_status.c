@@ -146,18 +146,3 @@ START_TEST(no_memory_for_a_line)
     m3_error_free(&error);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("status");
-    TCase *test = tcase_create("status");
-    tcase_add_test(test, lines_and_first_status);
-    tcase_add_test(test, control_characters);
-    tcase_add_test(test, no_error_wanted);
-    tcase_add_test(test, memory_line);
-    tcase_add_test(test, printing);
-    tcase_add_test(test, many_lines);
-    tcase_add_test(test, no_memory_for_a_line);
-    suite_add_tcase(suite, test);
-    return suite;
-}

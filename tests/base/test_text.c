@@ -24,13 +24,3 @@ START_TEST(grows_and_is_cut)
     ck_assert_int_eq(buffer[8], 'x');
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("text");
-    TCase *tests = tcase_create("text");
-    tcase_add_test(tests, grows_and_is_cut);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+TIMEOUT(60);
+
 /* The value of a small floating-point format, from its fields and by ldexp: nothing shared with the code under test.
  * `top` is the exponent field that stands for infinity and NaN, or -1. */
 static double from_fields(unsigned code, int exponent_bits, int fraction_bits, int bias, int top)
@@ -308,21 +310,3 @@ START_TEST(stored_elements)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("weight");
-    TCase *test = tcase_create("weight");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, names_and_sizes);
-    tcase_add_test(test, every_e4m3_code);
-    tcase_add_test(test, every_e8m0_code);
-    tcase_add_test(test, every_half_code);
-    tcase_add_test(test, wide_types_unaligned);
-    tcase_add_test(test, scaled_spans);
-    tcase_add_test(test, extreme_scales);
-    tcase_add_test(test, unscaled_rows);
-    tcase_add_test(test, stored_elements);
-    suite_add_tcase(suite, test);
-    return suite;
-}

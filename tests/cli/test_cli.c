@@ -9,6 +9,9 @@
 #include "base/weight.h"
 #include "io/safetensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 /* Replaces the first `from` in a text file. */
 static void replace(const char *path, const char *from, const char *to)
 {
@@ -63,7 +66,7 @@ static const struct {
     { "layers.4.self_attn.o_proj.weight", "layers.4.attn_out" },
 };
 
-START_TEST(one_byte_of_a_weight)
+START_LOOP_TEST(one_byte_of_a_weight, sizeof changes / sizeof changes[0])
 {
     char tensor[200], stage[200];
     copy_tiny();
@@ -496,36 +499,3 @@ START_TEST(inspect_lists)
     ck_assert_int_eq(m3ref("inspect golden/tiny/model --tensors nothing"), 64);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli");
-    TCase *tests = tcase_create("cli");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, run_then_compare);
-    tcase_add_loop_test(tests, one_byte_of_a_weight, 0, sizeof changes / sizeof changes[0]);
-    tcase_add_test(tests, plug_in_with_a_mistake);
-    tcase_add_test(tests, plug_in_that_keeps_something);
-    tcase_add_test(tests, layers_in_two_parts);
-    tcase_add_test(tests, other_readings);
-    tcase_add_test(tests, nan_is_an_error);
-    tcase_add_test(tests, hidden_of_another_model);
-    tcase_add_test(tests, sparse_switched_off);
-    tcase_add_test(tests, dump_over_an_input);
-    tcase_add_test(tests, wrong_usage);
-    tcase_add_test(tests, bad_case);
-    tcase_add_test(tests, long_positions);
-    tcase_add_test(tests, bad_model);
-    tcase_add_test(tests, every_finding_at_once);
-    tcase_add_test(tests, bad_files);
-    tcase_add_test(tests, bad_index);
-    tcase_add_test(tests, full_disk);
-    tcase_add_test(tests, synth_agrees_with_the_scripts);
-    tcase_add_test(tests, synth_seed);
-    tcase_add_test(tests, inspect_lists);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

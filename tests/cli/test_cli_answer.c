@@ -8,6 +8,9 @@
 
 #include <math.h>
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define ANSWER "tests/candidates/answer_"
 #define IDS                                                                                                            \
@@ -17,7 +20,7 @@
 /* Claim: the answers of the public PyTorch code in bf16 pass, whatever their form, with the tokens it chose. */
 static const char *const honest[] = { "vllm", "llama_cpp" };
 
-START_TEST(public_code)
+START_LOOP_TEST(public_code, sizeof honest / sizeof *honest)
 {
     ck_assert_int_eq(
         m3ref("check " TINY " " ANSWER "%s.json " IDS " --profile bf16 --temperature 0 --no-causes", honest[_i]), 0);
@@ -181,7 +184,7 @@ static const char *const readings[][3] = {
 
 /* Claim: an answer by another reading of the model is wrong, and the reading is named. Seen to fail with the released
  * value of a field never tried. */
-START_TEST(other_reading)
+START_LOOP_TEST(other_reading, sizeof readings / sizeof *readings)
 {
     static const char model[] = "golden/tiny/model", input[] = "golden/readings/case.safetensors";
     const char *const *r = readings[_i];
@@ -223,7 +226,7 @@ static const struct {
     { "prompt no_such_model", "no_such_model", 66 },
 };
 
-START_TEST(bad_words)
+START_LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
@@ -274,26 +277,8 @@ static int narrow_choices(int draws, int seed)
 /* Claim: the best of eight draws has fewer narrow choices than the first of them. */
 static const int seeds[] = { 1, 7, 8 };
 
-START_TEST(best_draw) { ck_assert_int_lt(narrow_choices(8, seeds[_i]), narrow_choices(1, seeds[_i])); }
-END_TEST
-
-Suite *m3_suite(void)
+START_LOOP_TEST(best_draw, sizeof seeds / sizeof *seeds)
 {
-    Suite *s = suite_create("cli_answer");
-    TCase *t = tcase_create("cli_answer");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, public_code, 0, sizeof honest / sizeof *honest);
-    tcase_add_test(t, without_plus_one);
-    tcase_add_test(t, generations);
-    tcase_add_test(t, shifted);
-    tcase_add_test(t, short_lists);
-    tcase_add_test(t, one_position);
-    tcase_add_test(t, temperature);
-    tcase_add_loop_test(t, other_reading, 0, sizeof readings / sizeof *readings);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    tcase_add_test(t, prompt);
-    tcase_add_loop_test(t, best_draw, 0, sizeof seeds / sizeof *seeds);
-    return s;
+    ck_assert_int_lt(narrow_choices(8, seeds[_i]), narrow_choices(1, seeds[_i]));
 }
+END_TEST

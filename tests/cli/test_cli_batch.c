@@ -8,6 +8,9 @@
 
 #include <math.h>
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CANDIDATES "tests/candidates/"
 
@@ -93,7 +96,7 @@ static double dot(const float *a, const float *b, int n)
 /* Claim: with block_anchor=slot the score of a block is the greatest over the sequence's keys in these slots, by the
  * formula written out here; the plain operators and the others agree. Blocks of 4: the first token of sequence 0 is in
  * slot 3, the last of the first block, and that of sequence 1 in slot 5, the second of the second block. */
-START_TEST(anchored_to_slots)
+START_LOOP_TEST(anchored_to_slots, 2)
 {
     static const int before[2] = { 3, 5 };
     enum { G = 2, X = 16, BLOCK = 4 };
@@ -149,7 +152,7 @@ END_TEST
 
 /* Claim: blame and check write their report files of several sequences too; taps that are missing are skipped.
  * Seen to fail with the names of missing taps, and with the sides of the comparison, left behind in the parts. */
-START_TEST(report_files)
+START_LOOP_TEST(report_files, 2)
 {
     static const char *const commands[] = { "blame", "check" };
     ck_assert_int_eq(m3ref("%s " TINY " " CANDIDATES "packed_leak.safetensors.gz --map transformers --case " CANDIDATES
@@ -195,7 +198,7 @@ END_TEST
 /* ---- folders of files */
 
 /* Claim: parts of heads are joined, partial sums added, equal tensors compared; names are ordered by their numbers. */
-START_TEST(ranks)
+START_LOOP_TEST(ranks, 2)
 {
     static float q[2][5][3][20], out[2][5][96], mid[2][5][96];
     ck_assert_int_eq(m3ref("run " TINY " --ids %s --dump %s", alone[0], in_folder("one")), 0);
@@ -230,7 +233,7 @@ END_TEST
 /* Claim: the rows that each rank of expert parallelism computed for some tokens are added where its list says, for
  * compare, blame and check; another list is found wrong at this tap.
  * Seen to fail with lists ignored, and with the rows of a case not known to the map. */
-START_TEST(scattered_experts)
+START_LOOP_TEST(scattered_experts, 2)
 {
     static const char *const names[2] = { "ranks/rank0.safetensors", "ranks/rank1.safetensors" };
     static int64_t tokens[2][3] = { { 4, 0, 2 }, { 1, 2, 3 } };
@@ -266,7 +269,7 @@ END_TEST
 /* Claim: the outputs of single experts stand on three ranks in any order, beside the numbers of their slots; to the
  * experts of the last rank no token was sent. Two slots exchanged are found wrong.
  * Seen to fail with T in place of T K. */
-START_TEST(slots_of_experts)
+START_LOOP_TEST(slots_of_experts, 2)
 {
     enum { SLOTS = 5 * 5, H = 96 };
     static const char *const names[3] = { "ranks/rank0.safetensors", "ranks/rank1.safetensors",
@@ -346,7 +349,7 @@ static const struct {
 };
 
 /* Claim: one line, status 65, nothing written. */
-START_TEST(bad_cases)
+START_LOOP_TEST(bad_cases, sizeof bad / sizeof bad[0])
 {
     write_parts(in_folder("case"), bad[_i].parts, 2);
     ck_assert_int_eq(m3ref("run " TINY " --case %s --dump %s", in_folder("case"), in_folder("dump")), 65);
@@ -376,24 +379,3 @@ START_TEST(bad_candidates)
     ck_assert(has("err", "only run, compare, blame and check take several"));
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_batch");
-    TCase *t = tcase_create("cli_batch");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_test(t, each_alone);
-    tcase_add_loop_test(t, anchored_to_slots, 0, 2);
-    tcase_add_test(t, public_code);
-    tcase_add_loop_test(t, report_files, 0, 2);
-    tcase_add_test(t, padded_candidate);
-    tcase_add_loop_test(t, ranks, 0, 2);
-    tcase_add_loop_test(t, scattered_experts, 0, 2);
-    tcase_add_loop_test(t, slots_of_experts, 0, 2);
-    tcase_add_test(t, chunks);
-    tcase_add_loop_test(t, bad_cases, 0, sizeof bad / sizeof bad[0]);
-    tcase_add_test(t, bad_candidates);
-    return s;
-}

@@ -7,6 +7,9 @@
 
 #include "base/weight.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 
@@ -99,7 +102,7 @@ static const struct {
 
 /* Goal:  a plug-in's mistake is named; as text and as JSON; also where only ends of layers are dumped.
  * Seen to fail with the last failing tap for the first. */
-START_TEST(plugins)
+START_LOOP_TEST(plugins, 2)
 {
     char options[200], line[200];
     snprintf(options, sizeof options, "--ops ./%s/tests/%s.so", build(), mistakes[_i].plugin);
@@ -240,7 +243,7 @@ END_TEST
 /* Goal:  one expert or one block fewer than the model has is the culprit, not what is computed from them.
  * Given: runs of the model with another number in its config, accepted by force.
  * Seen to fail with such lists not comparable: moe.routed and attn_lse were named. */
-START_TEST(another_number)
+START_LOOP_TEST(another_number, 2)
 {
     static const char *const cases[][3] = {
         { "\"num_experts_per_tok\": 5", "\"num_experts_per_tok\": 4", "layers.2.moe.experts" },
@@ -315,25 +318,3 @@ START_TEST(gzip_and_threads)
     free(b);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_blame");
-    TCase *test = tcase_create("cli_blame");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, honest);
-    tcase_add_loop_test(test, plugins, 0, 2);
-    tcase_add_test(test, vision_plugin);
-    tcase_add_test(test, json);
-    tcase_add_test(test, suspect);
-    tcase_add_test(test, not_comparable);
-    tcase_add_test(test, partial);
-    tcase_add_loop_test(test, another_number, 0, 2);
-    tcase_add_test(test, files);
-    tcase_add_test(test, usage);
-    tcase_add_test(test, gzip_and_threads);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -11,6 +11,9 @@
 #include "oracle/error/operators.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors --linear ordered"
 #define SEEN "golden/tiny/model --case golden/vision/video_case.safetensors --linear ordered"
 #define MTP "golden/mtp/model --case golden/mtp/case.safetensors --linear ordered"
@@ -73,7 +76,7 @@ static int64_t contains(const char *whole, const char *part)
  * Claim: the taps are those of a run without, bit for bit; a file of its own holds what the dump would have held; one
  *        thread, two threads and three give the same.
  * Seen to fail with probes drawn by the number of threads. */
-START_TEST(only_beside)
+START_LOOP_TEST(only_beside, 5)
 {
     static const char *const cases[] = { TINY, SEEN, MTP, M2 " --precision f64", MTP " --set mtp_join=additive" };
     const char *c = cases[_i];
@@ -131,7 +134,7 @@ static void check_fields(const struct m3_safetensors *file, const struct m3_tens
  *        and gated MLPs, of these what rounding inside costs; weights and biases of norms; biases of linear operators;
  *        a margin for each decision.
  * Seen to fail with layer norms without weights, linear operators without biases, one step more. */
-START_TEST(complete)
+START_LOOP_TEST(complete, 3)
 {
     static const struct {
         const char *model, *run;
@@ -321,7 +324,7 @@ END_TEST
  * Given: goldens that the public PyTorch code made.
  * Claim: the double run's margins agree to 1e-12 of the largest score, or are both infinite; biases are equal.
  * Seen to fail with margins of scores without the bias. */
-START_TEST(margins)
+START_LOOP_TEST(margins, 6)
 {
     static const struct {
         const char *run, *golden;
@@ -492,7 +495,7 @@ static void weights_of(const struct m3_weight *w[3], const struct m3_model *mode
  * Claim: without, the tap; with, |d| <= u inside of every element, at most more than 2 % of it somewhere; mean of d^2
  *        over (u inside_walk)^2 / 3 from 0.01 to 1.
  * Seen to fail with a fiftieth of `.inside` and a tenth of `.inside_walk`, with both 100 times as large. */
-START_TEST(inside)
+START_LOOP_TEST(inside, 6)
 {
     static const enum m3_tap taps[] = { M3_TAP_EXPERT_OUT, M3_TAP_SHARED };
     struct m3_model *model;
@@ -543,23 +546,3 @@ START_TEST(refuses)
     ck_assert_int_eq(entries(), 2);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_bounds");
-    TCase *test = tcase_create("cli_bounds");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, only_beside, 0, 5);
-    tcase_add_loop_test(test, complete, 0, 3);
-    tcase_add_test(test, the_case);
-    tcase_add_test(test, one_comparison);
-    tcase_add_loop_test(test, margins, 0, 6);
-    tcase_add_test(test, in_parts);
-    tcase_add_test(test, alone);
-    tcase_add_loop_test(test, inside, 0, 6);
-    tcase_add_test(test, refuses);
-    suite_add_tcase(suite, test);
-    return suite;
-}

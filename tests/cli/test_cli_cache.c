@@ -9,6 +9,9 @@
 #include "base/weight.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define MTP "golden/mtp/model"
 #define OTHER "other"
@@ -96,7 +99,7 @@ static void write_case(const char *path, int64_t from, int64_t T, int with_posit
 /* Goal:  three runs that hand on their cache, the last over a case file, are one run: taps, next tokens, positions; a
  *        file may grow in place.
  * Seen to fail with: positions from 0 after a cache; the dump's rows counted from 0. */
-START_TEST(runs_are_one_run)
+START_LOOP_TEST(runs_are_one_run, 4)
 {
     const char *how = _i / 2 ? "--linear ordered --precision f64" : "--linear ordered";
     char file[300], want[400], got[400];
@@ -293,7 +296,7 @@ static void append(const char *path, const char *text)
 
 /* Goal:  one clear line, 65 (66 where no file is), and nothing written: no dump, no cache, no temporary file.
  * Seen to fail with each check of m3_cache_load taken out separately. */
-START_TEST(refused_files)
+START_LOOP_TEST(refused_files, REFUSED)
 {
     char where[300] = TINY;
     const char *other = refused[_i].model;
@@ -546,24 +549,3 @@ START_TEST(no_modules_behind_a_cache)
     ck_assert(!exists("none"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_cache");
-    TCase *tests = tcase_create("cli_cache");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, runs_are_one_run, 0, 4);
-    tcase_add_test(tests, next_tokens_with_blas);
-    tcase_add_loop_test(tests, refused_files, 0, REFUSED);
-    tcase_add_test(tests, other_seed);
-    tcase_add_test(tests, cache_over_an_input);
-    tcase_add_test(tests, not_with_some_layers);
-    tcase_add_test(tests, limit_behind_a_cache);
-    tcase_add_test(tests, the_old_cache_stays);
-    tcase_add_test(tests, no_modules_behind_a_cache);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

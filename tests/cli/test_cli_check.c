@@ -4,6 +4,9 @@
  * whatever model it is of; a mistake that is left out of the sentence. */
 #include "program.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 #define CANDIDATES "tests/candidates/"
@@ -58,7 +61,7 @@ static char *lines_of_taps(void)
  * Claim: one pass in double; none where the truth was kept; the same line for every tap.
  * Seen to fail with a truth that is made in a pass of its own; with a search that runs the model for each reading; with
  * a kept truth that gives no values. */
-START_TEST(one_pass)
+START_LOOP_TEST(one_pass, 3)
 {
     static const char *const words[] = { "", "--set selection=union", "--set gate_clamp=both,local_blocks=2" };
     char *alone, *beside, *kept;
@@ -168,27 +171,10 @@ static const struct {
     { "check " TINY " golden/tiny/golden.safetensors.gz " CASE " --row-runs 1", "--row-runs: got 1", 64 },
 };
 
-START_TEST(bad_words)
+START_LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
     ck_assert(has("err", bad[_i].says));
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_check");
-    TCase *t = tcase_create("cli_check");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_test(t, public_code);
-    tcase_add_test(t, one_cause);
-    tcase_add_loop_test(t, one_pass, 0, 3);
-    tcase_add_test(t, no_floats);
-    tcase_add_test(t, truth);
-    tcase_add_test(t, little_that_is_wrong);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    return s;
-}

@@ -5,6 +5,8 @@
 
 #include "cli/cli.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 static char out[8192], err[4096];
 
 static void read_back(char *text, size_t size, int file)
@@ -165,7 +167,7 @@ static int file_says(const char *name, const char *words)
 /* Goal:  the files say the verdict, which stays the exit status, and what is printed stays as it is, also when nothing
  *        could be compared.
  * Seen to fail with the files left out when nothing was compared, and with the status of their writing returned. */
-START_TEST(report_files)
+START_LOOP_TEST(report_files, 3)
 {
     static const char *const verdicts[] = { "pass", "fail", "not comparable" };
     static const int statuses[] = { 0, 1, 3 };
@@ -211,7 +213,7 @@ END_TEST
 
 /* Goal:  one path that cannot be written: exit status 74, an older file stays, neither file is made, nothing is left.
  * Seen to fail with files opened only after the comparison is printed, and with one that cannot be opened left out. */
-START_TEST(unwritable)
+START_LOOP_TEST(unwritable, 6)
 {
     static const char *const flags[][2] = {
         { "--html=%s/no/such/a.html", "--junit=%s/a.xml" },
@@ -235,21 +237,3 @@ START_TEST(unwritable)
     ck_assert(file_says("a.html", "old"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli compare");
-    TCase *tests = tcase_create("cli compare");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, verdicts);
-    tcase_add_test(tests, not_comparable);
-    tcase_add_test(tests, usage);
-    tcase_add_test(tests, files);
-    tcase_add_test(tests, gzip);
-    tcase_add_loop_test(tests, report_files, 0, 3);
-    tcase_add_test(tests, ledger);
-    tcase_add_loop_test(tests, unwritable, 0, 6);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

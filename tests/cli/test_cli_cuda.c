@@ -3,6 +3,9 @@
 #include "program.h"
 #include "slice.h"
 
+TIMEOUT(600);
+FIXTURE(make_folder, remove_folder);
+
 #define BLOCK128 "run golden/block128/model"
 #define TINY "run golden/tiny/model --case golden/tiny/case.safetensors"
 
@@ -206,23 +209,3 @@ START_TEST(library_not_built)
     ck_assert(has("err", "libm3ref_cuda.so: got no such file, expected what `make cuda` builds") && error_lines() == 1);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_cuda");
-    TCase *tests = tcase_create("cli_cuda");
-    tcase_set_timeout(tests, 600);
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, released_sizes);
-    tcase_add_test(tests, tiny_twice);
-    tcase_add_test(tests, inside_the_bounds);
-    tcase_add_test(tests, readings);
-    tcase_add_test(tests, tokens);
-    tcase_add_test(tests, short_of_memory);
-    tcase_add_test(tests, refused_readings);
-    tcase_add_test(tests, refusals);
-    tcase_add_test(tests, library_not_built);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -7,6 +7,9 @@
  * agrees despite one. */
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 #define CONFIGS "golden/configs/"
 #define M3 CONFIGS "minimax-m3.json"
 
@@ -198,20 +201,3 @@ START_TEST(errors)
     ck_assert(has("out", "--documents"));
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_documents");
-    TCase *cases = tcase_create("cli_documents");
-    tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, make_folder, remove_folder);
-    tcase_add_test(cases, table_of_figures);
-    tcase_add_test(cases, marks_and_list);
-    tcase_add_test(cases, models_of_few_numbers);
-    tcase_add_test(cases, few_numbers_without_attention);
-    tcase_add_test(cases, models_of_other_sizes);
-    tcase_add_test(cases, figures_of_other_models);
-    tcase_add_test(cases, errors);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

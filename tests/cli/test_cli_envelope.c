@@ -5,6 +5,9 @@
 
 #include "oracle/judge/rows/rows.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors "
 
 /* Goal:  one line of summary, a file with the tensors and strings of SPEC 7.10, nothing left beside it.
@@ -90,7 +93,7 @@ static const struct {
 
 /* Goal:  each refusal has its status and words, and writes nothing.
  * Seen to fail with the target not checked. */
-START_TEST(refusals)
+START_LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     ck_assert_int_eq(m3ref("envelope %s", refused[_i].arguments), refused[_i].status);
     ck_assert(has("err", refused[_i].says));
@@ -284,21 +287,3 @@ START_TEST(helps)
     ck_assert(has("out", "  --envelope FILE"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_envelope");
-    TCase *test = tcase_create("cli_envelope");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, writes);
-    tcase_add_test(test, narrowed);
-    tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(test, late);
-    tcase_add_test(test, ranks);
-    tcase_add_test(test, others);
-    tcase_add_test(test, helps);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 
 #include <jansson.h>
 
+FIXTURE(make_folder, remove_folder);
+
 #define M3 "golden/configs/minimax-m3.json"
 
 /* The JSON objects that the last run printed, one a line. */
@@ -234,7 +236,7 @@ END_TEST
 
 /* Parameters that the files hold, their bytes, and what the config makes of them. The bytes are those of the files'
  * data: size less header. */
-START_TEST(from_tensors)
+START_LOOP_TEST(from_tensors, 5)
 {
     static const struct {
         const char *model;
@@ -433,7 +435,7 @@ static const struct {
     { "README.md", 65, "README.md" },
 };
 
-START_TEST(errors)
+START_LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(m3ref("estimate %s", wrong[_i].arguments), wrong[_i].status);
     ck_assert(has("err", wrong[_i].says));
@@ -445,7 +447,7 @@ START_TEST(errors)
 END_TEST
 
 /* Configs of other models, and lists of the wrong length. */
-START_TEST(errors_of_configs)
+START_LOOP_TEST(errors_of_configs, 4)
 {
     static const struct {
         const char *from, *to, *says;
@@ -470,26 +472,3 @@ START_TEST(help)
     ck_assert(has("out", "  estimate MODEL_OR_CONFIG"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_estimate");
-    TCase *tests = tcase_create("cli_estimate");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, keys);
-    tcase_add_test(tests, lists);
-    tcase_add_test(tests, table);
-    tcase_add_test(tests, explain);
-    tcase_add_loop_test(tests, from_tensors, 0, 5);
-    tcase_add_test(tests, modules_of_the_files);
-    tcase_add_test(tests, additive_modules_of_the_files);
-    tcase_add_test(tests, files_against_config);
-    tcase_add_test(tests, which_size_counts);
-    tcase_add_loop_test(tests, errors, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_loop_test(tests, errors_of_configs, 0, 4);
-    tcase_add_test(tests, help);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

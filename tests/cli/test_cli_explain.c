@@ -8,6 +8,9 @@
 #include <jansson.h>
 #include <math.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static char *text_of(const char *name)
@@ -177,19 +180,3 @@ START_TEST(layers)
     ck_assert_int_eq(m3ref("explain %s --ids 1,2,3 --tap layers.2.out --token 2", in_folder("model")), 1);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_explain");
-    TCase *tests = tcase_create("explain");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, text);
-    tcase_add_test(tests, words);
-    tcase_add_test(tests, json);
-    tcase_add_test(tests, html);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, layers);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

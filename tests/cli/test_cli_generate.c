@@ -5,6 +5,9 @@
 
 #include <jansson.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define MTP "golden/mtp/model"
 
 /* The lines of out, NUL-terminated, to be freed with what `text` points to. */
@@ -80,7 +83,7 @@ static int64_t integer(const json_t *object, const char *key)
 
 /* Every line is an object with what the interface promises, the last the summary, and nothing else is printed, pictures
  * included. Seen to fail with the lines of pictures printed, without `margin`, and without a last line. */
-START_TEST(lines_of_json)
+START_LOOP_TEST(lines_of_json, 4)
 {
     static const char *const inputs[] = {
         "--ids 1,2,3",
@@ -350,25 +353,3 @@ START_TEST(modules_behind_a_later_layer)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_generate");
-    TCase *tests = tcase_create("cli_generate");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, lines_of_tokens);
-    tcase_add_loop_test(tests, lines_of_json, 0, 4);
-    tcase_add_test(tests, options_reach_the_engine);
-    tcase_add_test(tests, wrong_usage);
-    tcase_add_test(tests, absent_files);
-    tcase_add_test(tests, as_long_as_the_model_allows);
-    tcase_add_test(tests, positions_stay_below_2_to_53);
-    tcase_add_test(tests, help_names_every_option);
-    tcase_add_test(tests, full_output);
-    tcase_add_test(tests, modules_behind_a_later_layer);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

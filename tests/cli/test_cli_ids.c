@@ -3,6 +3,9 @@
  * Runs $BUILD/m3ref (build/m3ref) in the repository's root. */
 #include "program.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 
 /* The last line of out, to be freed with *text. */
@@ -81,7 +84,7 @@ static const struct {
 };
 
 /* One line, with the place, and status 65. Seen to fail with a comma at the end allowed, and with status 64. */
-START_TEST(bad_ids)
+START_LOOP_TEST(bad_ids, sizeof bad / sizeof *bad)
 {
     write_text(in_folder("ids"), bad[_i].text);
     ck_assert_int_eq(m3ref("run " TINY " --ids @%s", in_folder("ids")), 65);
@@ -226,22 +229,3 @@ START_TEST(texts)
     ck_assert(has("out", want));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_ids");
-    TCase *tests = tcase_create("ids");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, sources);
-    tcase_add_test(tests, many);
-    tcase_add_loop_test(tests, bad_ids, 0, sizeof bad / sizeof *bad);
-    tcase_add_test(tests, bad_files);
-    tcase_add_test(tests, kept);
-    tcase_add_test(tests, no_python);
-    tcase_add_test(tests, stand_in);
-    tcase_add_test(tests, texts);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

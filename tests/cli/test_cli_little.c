@@ -2,6 +2,9 @@
  * `run --bounds --profile` writes (SPEC 7.10). The candidates are the public code's (tests/candidates). */
 #include "program.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define MODEL "golden/tiny/model --case tests/candidates/case.safetensors "
 #define RIGHT "tests/candidates/bf16.safetensors.gz --map transformers --profile bf16 "
 #define WRONG "tests/candidates/bf16_without_plus_one.safetensors.gz --map transformers --profile bf16 "
@@ -58,7 +61,7 @@ static const struct {
 };
 
 /* Goal:  each refusal has its status and words, and leaves no file. */
-START_TEST(refusals)
+START_LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     char words[400];
     snprintf(words, sizeof words, "--dump %s %s", in_folder("x"), refused[_i].arguments);
@@ -67,17 +70,3 @@ START_TEST(refusals)
     ck_assert(access(in_folder("x"), F_OK) != 0);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_little");
-    TCase *test = tcase_create("cli_little");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, little);
-    tcase_add_test(test, elsewhere);
-    tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
-    suite_add_tcase(suite, test);
-    return suite;
-}

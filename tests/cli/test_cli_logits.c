@@ -12,6 +12,16 @@ enum { PADDING = 45 };
 
 static struct m3_error error;
 
+static void make_dumps(void)
+{
+    make_folder();
+    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
+    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --dump %s", in_folder("right")), 0);
+}
+
+TIMEOUT(300);
+FIXTURE(make_dumps, remove_folder);
+
 static int64_t width_of(enum stored how, const struct m3_tensor *t)
 {
     return t->shape[1] + (how == PADDED ? PADDING : 0);
@@ -106,23 +116,3 @@ START_TEST(hints)
     ck_assert(has("out", "tokens and heads exchanged? Store [T,heads,..]"));
 }
 END_TEST
-
-static void make_dumps(void)
-{
-    make_folder();
-    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
-    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --dump %s", in_folder("right")), 0);
-}
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_logits");
-    TCase *test = tcase_create("cli_logits");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_dumps, remove_folder);
-    tcase_add_test(test, accepted);
-    tcase_add_test(test, hints);
-    suite_add_tcase(suite, test);
-    return suite;
-}

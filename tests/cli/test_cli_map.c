@@ -23,6 +23,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 /* [T,heads,D] as [1,heads,T,D], by hand; one number of it off by `off`. */
 static float *heads_first(const struct m3_tensor *tap, float off)
 {
@@ -155,18 +158,3 @@ START_TEST(refusals)
     ck_assert_int_eq(m3ref("compare %s %s --map", ours, theirs), 64);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_map");
-    TCase *tests = tcase_create("cli_map");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, round_trip);
-    tcase_add_test(tests, blame);
-    tcase_add_test(tests, llama_cpp);
-    tcase_add_test(tests, refusals);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -3,6 +3,9 @@
 #include "op_cases.h"
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static int op_status(const char *words)
 {
     char text[1024];
@@ -84,7 +87,7 @@ static const struct {
 enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
 
 /* Goal:  wrong words: one line that names them, the status, no file. */
-START_TEST(words)
+START_LOOP_TEST(words, BAD_WORDS)
 {
     ck_assert_int_eq(op_status("linear --make @/c"), 0);
     ck_assert_int_eq(op_status("linear --run @/c @/r"), 0);
@@ -206,7 +209,7 @@ enum { CHANGES = sizeof changes / sizeof changes[0] };
  *        written.
  * Seen to fail with two cases of one number, more rotated channels than a head has, and an R of rope_table_3d that 6
  *        does not divide. */
-START_TEST(files)
+START_LOOP_TEST(files, CHANGES)
 {
     const struct change *c = &changes[_i];
     ck_assert_int_eq(m3ref("op %s --make %s", c->op, in_folder("c")), 0);
@@ -318,7 +321,7 @@ static void replace_in_header(const char *path, const char *find, const char *by
 
 /* Goal:  a malformed rule of drawn weights: one line that names it, status 65, for --run and --check.
  * Seen to fail with levels and the number of experts not checked. */
-START_TEST(rules)
+START_LOOP_TEST(rules, BAD_RULES)
 {
     static const char make[] = "experts --make @/c --cases 1 --seed 1 --sizes T=2,E=700,H=256,F=512,K=1";
     ck_assert_int_eq(op_status(make), 0);
@@ -402,20 +405,3 @@ START_TEST(left_out)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("m3ref op");
-    TCase *all = tcase_create("program");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 60);
-    tcase_add_test(all, round_trip);
-    tcase_add_loop_test(all, words, 0, BAD_WORDS);
-    tcase_add_loop_test(all, files, 0, CHANGES);
-    tcase_add_test(all, results);
-    tcase_add_loop_test(all, rules, 0, BAD_RULES);
-    tcase_add_test(all, identity);
-    tcase_add_test(all, left_out);
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -2,6 +2,9 @@
  * status, nothing written. */
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "--model golden/tiny/model --case golden/tiny/case.safetensors"
 #define GOLDEN "--from golden/tiny/golden.safetensors.gz"
 
@@ -77,7 +80,7 @@ static const struct {
 enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
 
 /* Goal:  wrong words and files: one line that names them, the status, no file. */
-START_TEST(words)
+START_LOOP_TEST(words, BAD_WORDS)
 {
     const int status = op_status(bad_words[_i].words);
     ck_assert_msg(status == bad_words[_i].status, "%s: status %d", bad_words[_i].words, status);
@@ -95,16 +98,3 @@ START_TEST(inputs_stay)
     ck_assert_int_eq(error_lines(), 1);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli op from");
-    TCase *tests = tcase_create("from");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, round_trip);
-    tcase_add_loop_test(tests, words, 0, BAD_WORDS);
-    tcase_add_test(tests, inputs_stay);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -11,6 +11,9 @@
 #include "oracle/operators/operators.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static const char *plugin(const char *name)
@@ -44,7 +47,7 @@ static const char *input_of(const struct golden *c)
 
 /* Goal:  what is watched computes what it computed before, at every call and with every operator.
  * Claim: all operators as a plug-in give the bits that the program's own give, on the input of every golden. */
-START_TEST(watched_operators_give_the_same_bits)
+START_LOOP_TEST(watched_operators_give_the_same_bits, CASES)
 {
     const struct golden *c = &cases[_i];
     const char *input = input_of(c);
@@ -57,7 +60,7 @@ START_TEST(watched_operators_give_the_same_bits)
 END_TEST
 
 /* Claim: the plain definitions pass all cases of every operator and composite. */
-START_TEST(every_operator_is_judged)
+START_LOOP_TEST(every_operator_is_judged, m3_operator_rows())
 {
     const char *name = m3_operator_at(_i)->name;
     /* A plug-in has no derivatives: op says so. */
@@ -87,7 +90,7 @@ static const struct {
 };
 
 /* Claim: `run` ends with 70, names the operator and what it did in one line, and writes no file. */
-START_TEST(run_names_the_operator)
+START_LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(
         m3ref("run " TINY " --timeout 1 --ops %s,%s --dump %s", plugin("bad_norm"), faults[_i].word, in_folder("d")),
@@ -99,7 +102,7 @@ START_TEST(run_names_the_operator)
 END_TEST
 
 /* Claim: in `op` the case fails, and no mistake is named; `op --run` ends with 70. */
-START_TEST(op_fails_the_case)
+START_LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("op rms_norm --timeout 1 --ops %s,%s --all --junit %s", plugin("bad_norm"), faults[_i].word,
                            in_folder("j")),
@@ -195,7 +198,7 @@ static const struct {
     { "op rms_norm --ops LIB --sizes T=0", "T=0", 64 },
 };
 
-START_TEST(words)
+START_LOOP_TEST(words, sizeof bad_words / sizeof bad_words[0])
 {
     char text[400] = "";
     const char *at = strstr(bad_words[_i].words, "LIB");
@@ -209,22 +212,3 @@ START_TEST(words)
     ck_assert_int_eq(error_lines(), 1);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_ops");
-    TCase *t = tcase_create("cli_ops");
-    const int fault_count = sizeof faults / sizeof faults[0];
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, watched_operators_give_the_same_bits, 0, CASES);
-    tcase_add_loop_test(t, every_operator_is_judged, 0, m3_operator_rows());
-    tcase_add_loop_test(t, run_names_the_operator, 0, fault_count);
-    tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
-    tcase_add_test(t, the_rest_is_judged);
-    tcase_add_test(t, perf);
-    tcase_add_test(t, perf_operations);
-    tcase_add_loop_test(t, words, 0, sizeof bad_words / sizeof bad_words[0]);
-    return s;
-}

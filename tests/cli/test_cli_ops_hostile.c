@@ -7,6 +7,9 @@
 #include "program.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --ids 1,2,3"
 
 static const char *plugin(const char *name)
@@ -47,7 +50,7 @@ static const struct {
 };
 
 /* Claim: status 70, a line that names the operator, and no dump, within the time limit. */
-START_TEST(run_names_the_operator)
+START_LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("run " TINY " --timeout 1 --ops %s --dump %s", plugin(faults[_i].plugin), in_folder("d")),
                      70);
@@ -58,7 +61,7 @@ START_TEST(run_names_the_operator)
 END_TEST
 
 /* Claim: the case fails with the same words. */
-START_TEST(op_fails_the_case)
+START_LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("op rms_norm --cases 1 --timeout 1 --ops %s --all", plugin(faults[_i].plugin)), 1);
     ck_assert(has("out", faults[_i].says));
@@ -177,22 +180,3 @@ START_TEST(ops_guard)
     ck_assert_int_eq(m3ref("generate " TINY " --max-new 1 --ops-guard --ops %s", plugin("plain_table.so")), 0);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_ops_hostile");
-    TCase *t = tcase_create("cli_ops_hostile");
-    const int fault_count = sizeof faults / sizeof faults[0];
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, run_names_the_operator, 0, fault_count);
-    tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
-    tcase_add_test(t, prints);
-    tcase_add_test(t, forks);
-    tcase_add_test(t, is_stopped);
-    tcase_add_test(t, loads);
-    tcase_add_test(t, start);
-    tcase_add_test(t, ops_guard);
-    return s;
-}

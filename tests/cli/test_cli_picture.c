@@ -7,6 +7,9 @@
 
 #include <math.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static struct m3_safetensors *dump;
@@ -309,21 +312,3 @@ START_TEST(refused)
     ck_assert(has("err", "layers.2.moe.experts: got F32 of rank 2, expected I32 of rank 2\n") && error_lines() == 1);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_picture");
-    TCase *tests = tcase_create("picture");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, blocks);
-    tcase_add_test(tests, experts);
-    tcase_add_test(tests, mass);
-    tcase_add_test(tests, lens);
-    tcase_add_test(tests, drafts);
-    tcase_add_test(tests, patches);
-    tcase_add_test(tests, svg);
-    tcase_add_test(tests, refused);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -8,6 +8,9 @@
 
 #include "io/safetensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define PHOTO_IDS "198,68,74,12,125,87,200,119,165,195,199,203"
 #define PHOTO "golden/tiny/model --ids " PHOTO_IDS " --image golden/photo.png"
 
@@ -246,24 +249,3 @@ START_TEST(refused_cases)
     ck_assert_int_eq(m3ref("run golden/tiny/model --case %s", in_folder("case")), 0);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_pictures");
-    TCase *tests = tcase_create("cli_pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, photo);
-    tcase_add_test(tests, plug_in_with_a_mistake);
-    tcase_add_test(tests, placeholders);
-    tcase_add_test(tests, boundary);
-    tcase_add_test(tests, float_angles);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, no_placeholder);
-    tcase_add_test(tests, nan_is_an_error);
-    tcase_add_test(tests, refused_cases);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

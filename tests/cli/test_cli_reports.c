@@ -8,6 +8,9 @@
 #include "same_tensors.h"
 #include "xml.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 
@@ -38,7 +41,7 @@ static void write_mistaken(char path[200])
  *        refers to nothing outside; JUnit skips what the dump lacks. */
 static const char *const commands[] = { "check", "blame" };
 
-START_TEST(report_files)
+START_LOOP_TEST(report_files, 2)
 {
     char path[200];
     write_mistaken(path);
@@ -242,7 +245,7 @@ START_TEST(plan)
 END_TEST
 
 /* Claim: of a check that is interrupted nothing remains, wherever it is. */
-START_TEST(interrupted)
+START_LOOP_TEST(interrupted, 4)
 {
     char command[600];
     const char *build = getenv("BUILD");
@@ -263,7 +266,7 @@ static const char *const watched[] = { "op rms_norm --ops $P", "op rms_norm --pe
 
 /* Claim: nothing remains of a program that is interrupted while an operator of a plug-in runs in its child: no file,
  * and no process, which would keep the pipe open. The plug-in itself interrupts the program. */
-START_TEST(interrupted_plugin)
+START_LOOP_TEST(interrupted_plugin, sizeof watched / sizeof *watched)
 {
     char command[900];
     const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
@@ -296,31 +299,10 @@ static const struct {
     { "check " TINY " golden/tiny/golden.safetensors.gz --plan", "expected either --case or --ids", 64 },
 };
 
-START_TEST(bad_words)
+START_LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
     ck_assert(has("err", bad[_i].says));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_reports");
-    TCase *t = tcase_create("cli_reports");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, report_files, 0, 2);
-    tcase_add_test(t, missing);
-    tcase_add_test(t, only_failing);
-    tcase_add_test(t, stricter);
-    tcase_add_test(t, layers);
-    tcase_add_test(t, run_some_layers);
-    tcase_add_test(t, plan);
-    tcase_add_loop_test(t, interrupted, 0, 4);
-    tcase_add_loop_test(t, interrupted_plugin, 0, sizeof watched / sizeof *watched);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    return s;
-}

@@ -84,6 +84,9 @@ static void setup(void)
     list_files(before, sizeof before);
 }
 
+TIMEOUT(60);
+FIXTURE_ONCE(setup, remove_folder);
+
 static void expect_refusal(const char *arguments, const char *first, const char *second)
 {
     static char after[sizeof before];
@@ -107,7 +110,7 @@ static const struct {
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
 
-START_TEST(compare_over_an_input)
+START_LOOP_TEST(compare_over_an_input, 3 * COMPARED)
 {
     char arguments[600];
     snprintf(arguments, sizeof arguments,
@@ -140,7 +143,7 @@ static const struct {
     { "run @/model " PICTURES, "@/alias/video/new.png", "--video", 1 },
 };
 
-START_TEST(run_over_an_input)
+START_LOOP_TEST(run_over_an_input, sizeof inputs / sizeof *inputs)
 {
     char arguments[600];
     snprintf(arguments, sizeof arguments, "%s --dump %s", inputs[_i].arguments, inputs[_i].path);
@@ -180,7 +183,10 @@ static const struct {
     { "synth @/model/config.json @/alias/model", "model: got a folder with files in it", "new or empty" },
 };
 
-START_TEST(other_pairs) { expect_refusal(refused[_i].arguments, refused[_i].first, refused[_i].second); }
+START_LOOP_TEST(other_pairs, sizeof refused / sizeof *refused)
+{
+    expect_refusal(refused[_i].arguments, refused[_i].first, refused[_i].second);
+}
 END_TEST
 
 /* What the shell appends to. Seen to fail with standard output not among the outputs. */
@@ -198,7 +204,7 @@ static const char *const appended[][2] = {
     { "$M3REF estimate $F/config.svg >>$F/config.svg", "MODEL_OR_CONFIG" },
 };
 
-START_TEST(standard_output_onto_an_input)
+START_LOOP_TEST(standard_output_onto_an_input, sizeof appended / sizeof *appended)
 {
     char after[sizeof before], command[200];
     snprintf(command, sizeof command, "%s 2>$F/err", appended[_i][0]);
@@ -223,6 +229,9 @@ START_TEST(missing_input)
 }
 END_TEST
 
+FIXTURE(setup, remove_folder);
+FIXTURE_ONCE(NULL, NULL);
+
 /* What is no clash: a file of one's own in the model's folder, written again; the cache that continues; a file with the
  * name of a profile that is built in; a list of tensors beside them.
  * Seen to fail with every file of the folder refused, --cache-in compared with --cache-out, names taken for paths. */
@@ -238,23 +247,3 @@ START_TEST(allowed)
                      0);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("paths");
-    TCase *shared = tcase_create("refused"), *own = tcase_create("allowed");
-    tcase_add_unchecked_fixture(shared, setup, remove_folder);
-    tcase_add_loop_test(shared, compare_over_an_input, 0, 3 * COMPARED);
-    tcase_add_loop_test(shared, run_over_an_input, 0, sizeof inputs / sizeof *inputs);
-    tcase_add_loop_test(shared, other_pairs, 0, sizeof refused / sizeof *refused);
-    tcase_add_loop_test(shared, standard_output_onto_an_input, 0, sizeof appended / sizeof *appended);
-    tcase_add_test(shared, missing_input);
-    tcase_set_timeout(shared, 60);
-    suite_add_tcase(suite, shared);
-    tcase_add_checked_fixture(own, setup, remove_folder);
-    tcase_add_test(own, allowed);
-    tcase_set_timeout(own, 60);
-    suite_add_tcase(suite, own);
-    return suite;
-}

@@ -14,6 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static char shown[64000]; /* by a program on a terminal */
 
 /* Runs the program with standard error on a new terminal. */
@@ -121,19 +124,3 @@ START_TEST(in_a_pipe)
     ck_assert(!strstr((char *)read_bytes(in_folder("err"), &(size_t){ 0 }), "layer"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("progress");
-    TCase *tests = tcase_create("progress");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, on_a_terminal);
-    tcase_add_test(tests, other_commands);
-    tcase_add_test(tests, in_a_log);
-    tcase_add_test(tests, in_a_pipe);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

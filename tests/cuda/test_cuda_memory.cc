@@ -80,15 +80,3 @@ START_TEST(scratch)
     m3_cuda_free_all(&s);
 }
 END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_memory");
-    TCase *tests = tcase_create("cuda_memory");
-    tcase_add_test(tests, weights_in_turn);
-    tcase_add_test(tests, most_used_stays);
-    tcase_add_test(tests, scratch);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -5,6 +5,8 @@
 #include <check.h>
 #include <vector>
 
+TIMEOUT(120);
+
 enum { LAUNCHES = 16 };     /* of one kernel: every order comes */
 
 /* Device memory, copied there and back. */
@@ -472,27 +474,3 @@ START_TEST(bits_and_maxima)
     ck_assert(!signbit(max_nan(-0.0f, 0.0f)) && !signbit(max_nan(0.0f, -0.0f)) && signbit(max_nan(-0.0f, -0.0f)));
 }
 END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_on_cpu");
-    TCase *tests = tcase_create("cuda_on_cpu");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, every_thread_once);
-    tcase_add_test(tests, orders_change);
-    tcase_add_test(tests, barriers);
-    tcase_add_test(tests, returned_threads_are_not_waited_for);
-    tcase_add_test(tests, shared_memory_starts_as_nan);
-    tcase_add_test(tests, shuffles);
-    tcase_add_test(tests, votes);
-    tcase_add_test(tests, sums_of_a_warp);
-    tcase_add_test(tests, product_of_fragments);
-    tcase_add_test(tests, fragments_of_matrices);
-    tcase_add_test(tests, copies_come_when_waited_for);
-    tcase_add_test(tests, bfloat16_rounds_to_nearest_even);
-    tcase_add_test(tests, atomics);
-    tcase_add_test(tests, bits_and_maxima);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <vector>
 
+TIMEOUT(120);
+
 static __global__ void nothing() {}
 static __global__ void nothing_either() {}
 
@@ -182,7 +184,7 @@ static std::vector<char> said_of(size_t misuse, int launches)
 }
 
 /* Claim: in every order a misuse ends the process, and is named. */
-START_TEST(misuses_are_named)
+START_LOOP_TEST(misuses_are_named, sizeof misuses / sizeof *misuses)
 {
     for (int launches = 0; launches < 8; launches++) {
         const std::vector<char> said = said_of((size_t)_i, launches);
@@ -191,17 +193,3 @@ START_TEST(misuses_are_named)
     }
 }
 END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_on_cpu_limits");
-    TCase *tests = tcase_create("cuda_on_cpu_limits");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, limits_of_a_launch);
-    tcase_add_test(tests, memory_of_a_device);
-    tcase_add_test(tests, pointers_of_a_launch);
-    tcase_add_loop_test(tests, misuses_are_named, 0, (int)(sizeof misuses / sizeof *misuses));
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <vector>
 
+TIMEOUT(120);
+
 enum { G = 4, Q = 64, D = 128, BLOCK = 128, N = 16, H = 6144, F = 3072 };
 
 static const double U = 0x1p-23, U_BF16 = 0x1p-7;    /* of sums that are cut (float), or rounded; a step of bfloat16 */
@@ -462,7 +464,7 @@ static void check_experts(enum kind kind, enum m3_cuda_type type, int T, int K, 
 
 /* Released sizes for the kernel of few tokens; for many the released depth, and fewer columns. A slice has one of the three
  * kinds. */
-START_TEST(mlps)
+START_LOOP_TEST(mlps, 3)
 {
     static const enum kind kinds[] = { BF16, F8_BLOCK, F8_MX };
     if (!in_slice(_i, 3)) return;
@@ -473,18 +475,3 @@ START_TEST(mlps)
     check_experts(kinds[_i], M3_CUDA_F32, 20, 2, 3, H, 64);
 }
 END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("kernels");
-    static const char *const names[] = { "scores", "selection", "attention", "matrices", "mlps" };
-    static const TTest *const tests[] = { scores, selection, attention, matrices, mlps };
-    for (int i = 0; i < 5; i++) {           /* CK_RUN_CASE=NAME runs one of them */
-        TCase *test = tcase_create(names[i]);
-        tcase_set_timeout(test, 120);
-        tcase_add_loop_test(test, tests[i], 0, i == 4 ? 3 : 1);
-        suite_add_tcase(suite, test);
-    }
-    return suite;
-}

@@ -82,14 +82,3 @@ START_TEST(mixed_experts)
         }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("refused_cuda");
-    TCase *tests = tcase_create("refused_cuda");
-    tcase_add_test(tests, stored_types);
-    tcase_add_test(tests, mixed_experts);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -9,6 +9,8 @@
  * embedding active twice. */
 #include "estimates.h"
 
+TIMEOUT(60);
+
 START_TEST(parameters)
 {
     static const struct literal literals[] = {
@@ -148,7 +150,7 @@ static const struct {
     { 1048576, 103079215104, 61203283968, 3825205248, 217572704256, 2110601035776 },
 };
 
-START_TEST(flops_by_context)
+START_LOOP_TEST(flops_by_context, sizeof by_context / sizeof by_context[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -199,7 +201,7 @@ START_TEST(keys_of_a_sparse_layer)
 }
 END_TEST
 
-START_TEST(flops_of_a_prefill)
+START_LOOP_TEST(flops_of_a_prefill, 3)
 {
     static const struct {
         int64_t T, values[9], keys;
@@ -280,7 +282,7 @@ START_TEST(work_that_is_no_product)
 END_TEST
 
 /* n(t) by looking at each key: it counts if its block is the own one or one of N - 1 others. S(T) is the sum. */
-START_TEST(keys_by_counting)
+START_LOOP_TEST(keys_by_counting, 4)
 {
     static const struct {
         const char *path;
@@ -375,7 +377,7 @@ static const struct {
     { 1048576, 8, "bf16", 1030792151040, 122406567936, 1153198718976 },
 };
 
-START_TEST(caches_by_dtype)
+START_LOOP_TEST(caches_by_dtype, sizeof caches / sizeof caches[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -474,30 +476,3 @@ START_TEST(figures_beyond_63_bits)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate");
-    TCase *tests = tcase_create("estimate");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, parameters);
-    tcase_add_test(tests, tied_embeddings);
-    tcase_add_test(tests, parameters_of_the_mxfp8_release);
-    tcase_add_test(tests, multi_token_prediction);
-    tcase_add_loop_test(tests, flops_by_context, 0, sizeof by_context / sizeof by_context[0]);
-    tcase_add_test(tests, keys_of_a_sparse_layer);
-    tcase_add_loop_test(tests, flops_of_a_prefill, 0, 3);
-    tcase_add_test(tests, additive_modules);
-    tcase_add_test(tests, prefill_options);
-    tcase_add_test(tests, work_that_is_no_product);
-    tcase_add_loop_test(tests, keys_by_counting, 0, 4);
-    tcase_add_test(tests, ratios_as_fractions);
-    tcase_add_loop_test(tests, caches_by_dtype, 0, sizeof caches / sizeof caches[0]);
-    tcase_add_test(tests, no_sparse_layers);
-    tcase_add_test(tests, forerunner);
-    tcase_add_test(tests, figures_beyond_63_bits);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -67,7 +67,7 @@ static const struct {
     { M3, "int4", "bf16", 0, { 6, 6, 6 } }, { M3, "int4", "fp8", 0, { 11, 12, 12 } },
 };
 
-START_TEST(largest_batch)
+START_LOOP_TEST(largest_batch, sizeof largest / sizeof largest[0])
 {
     static const int64_t cards[] = { 141000000000, 150754820096, 151397597184 };
     struct m3_config config;
@@ -138,7 +138,7 @@ static const struct {
     { "int4", "fp8", 23357813952, 9.3148, 4.866, 0.608 },
 };
 
-START_TEST(roofline_by_dtype)
+START_LOOP_TEST(roofline_by_dtype, sizeof rooflines / sizeof rooflines[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -178,7 +178,7 @@ static const struct {
     { 64, 111.221, 741.58, 1406.87, 6.481, 55.95, 1144 }, { 128, 125.801, 835.69, 2813.74, 7.631, 95.04, 1347 },
 };
 
-START_TEST(roofline_by_batch)
+START_LOOP_TEST(roofline_by_batch, sizeof batches / sizeof batches[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -368,7 +368,7 @@ static const struct {
 
 static int near(double got, double expected) { return fabs(got - expected) <= 1e-12 * expected; }
 
-START_TEST(tails_of_the_spread)
+START_LOOP_TEST(tails_of_the_spread, sizeof tails / sizeof tails[0])
 {
     struct m3_config config;
     struct m3_census census;
@@ -438,24 +438,3 @@ START_TEST(experts_over_cards_by_counting)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_cards");
-    TCase *tests = tcase_create("estimate_cards");
-    tcase_add_test(tests, memory_and_cards);
-    tcase_add_loop_test(tests, largest_batch, 0, sizeof largest / sizeof largest[0]);
-    tcase_add_test(tests, table_of_cards);
-    tcase_add_loop_test(tests, roofline_by_dtype, 0, sizeof rooflines / sizeof rooflines[0]);
-    tcase_add_loop_test(tests, roofline_by_batch, 0, sizeof batches / sizeof batches[0]);
-    tcase_add_test(tests, compute_bound);
-    tcase_add_test(tests, experts_over_cards);
-    tcase_add_test(tests, stored_reads);
-    tcase_add_test(tests, experts_shared_out);
-    tcase_add_loop_test(tests, tails_of_the_spread, 0, sizeof tails / sizeof tails[0]);
-    tcase_add_test(tests, experts_over_cards_by_counting);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -10,6 +10,8 @@
 
 #include <math.h>
 
+FIXTURE(make_folder, remove_folder);
+
 #define M3 "golden/configs/minimax-m3.json"
 
 static char *picture(void)
@@ -146,7 +148,7 @@ static const struct {
     { M3 " --context 1 --batch 1M --gpu h200 --explain keys_main", 3, 2, 3 }, /* FLOPs bind: their line */
 };
 
-START_TEST(other_models)
+START_LOOP_TEST(other_models, sizeof others / sizeof others[0])
 {
     ck_assert_int_eq(m3ref("estimate %s --chart %s", others[_i].arguments, in_folder("a.svg")), 0);
     char *text = picture();
@@ -193,7 +195,7 @@ static const struct {
 };
 
 /* An older picture stays, nothing else is left, and nothing is printed. */
-START_TEST(failures)
+START_LOOP_TEST(failures, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(mkdir(in_folder("folder.svg"), 0700), 0);
     write_text(in_folder("a.svg"), "old");
@@ -231,19 +233,3 @@ START_TEST(output_fails)
     free(text);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_chart");
-    TCase *tests = tcase_create("estimate_chart");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, released_model);
-    tcase_add_loop_test(tests, other_models, 0, sizeof others / sizeof others[0]);
-    tcase_add_test(tests, odd_title);
-    tcase_add_loop_test(tests, failures, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_test(tests, output_fails);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -128,16 +128,3 @@ START_TEST(pictures)
     json_decref(counts);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_flops");
-    TCase *tests = tcase_create("estimate_flops");
-    tcase_add_test(tests, decoding);
-    tcase_add_test(tests, prefills);
-    tcase_add_test(tests, pictures);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -10,6 +10,8 @@
 #include "estimates.h"
 #include "estimate/foreign.h"
 
+FIXTURE(make_folder, remove_folder);
+
 #define FOLDER "golden/configs/"
 
 static struct m3_foreign read_foreign(const char *path)
@@ -157,7 +159,7 @@ START_TEST(kimi)
 }
 END_TEST
 
-START_TEST(parameters_alone)
+START_LOOP_TEST(parameters_alone, 3)
 {
     static const struct {
         const char *path;
@@ -234,7 +236,7 @@ static const struct {
     { "[1]", "expected an object" },
 };
 
-START_TEST(wrong_files)
+START_LOOP_TEST(wrong_files, sizeof wrong / sizeof wrong[0])
 {
     write_text(in_folder("config.json"), wrong[_i].text);
     ck_assert_int_eq(m3ref("estimate %s", in_folder("config.json")), 65);
@@ -328,24 +330,3 @@ START_TEST(printed)
     ck_assert(has("err", "--mtp is not known"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_foreign");
-    TCase *tests = tcase_create("estimate_foreign");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, llama);
-    tcase_add_test(tests, llama_rounded);
-    tcase_add_test(tests, nemotron);
-    tcase_add_test(tests, kimi);
-    tcase_add_loop_test(tests, parameters_alone, 0, 3);
-    tcase_add_loop_test(tests, wrong_files, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_test(tests, small_llama);
-    tcase_add_test(tests, limit_of_the_file);
-    tcase_add_test(tests, beyond_the_limit);
-    tcase_add_test(tests, printed);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

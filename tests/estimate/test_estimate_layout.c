@@ -82,7 +82,7 @@ static struct m3_estimate_request asked(int i)
     return r;
 }
 
-START_TEST(a_card_holds)
+START_LOOP_TEST(a_card_holds, sizeof layouts / sizeof layouts[0])
 {
     struct m3_config config;
     struct m3_error error = { 0 };
@@ -190,7 +190,7 @@ static const struct {
     { 8, 1, 1, 16, "--ep: got 16, expected a divisor of tp * dp, 8" },
 };
 
-START_TEST(refused)
+START_LOOP_TEST(refused, sizeof wrong / sizeof wrong[0])
 {
     struct m3_config config;
     struct m3_error error = { 0 };
@@ -202,18 +202,3 @@ START_TEST(refused)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_layout");
-    TCase *tests = tcase_create("estimate_layout");
-    tcase_add_loop_test(tests, a_card_holds, 0, sizeof layouts / sizeof layouts[0]);
-    tcase_add_test(tests, one_card_holds_all);
-    tcase_add_test(tests, eight_cards);
-    tcase_add_test(tests, prefill_of_stages);
-    tcase_add_loop_test(tests, refused, 0, sizeof wrong / sizeof wrong[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "estimates.h"
 #include "model/pictures.h"
 
+FIXTURE(make_folder, remove_folder);
+
 START_TEST(greatest_image)
 {
     static const int64_t grid[1][3] = { { 1, 48, 48 } };
@@ -54,7 +56,7 @@ static const struct {
 
 /* Every patch of a segment meets every other: 2 products of the tower's width, 2 FLOPs each. The segments are those of
  * the forward pass. */
-START_TEST(segments_of_the_engine)
+START_LOOP_TEST(segments_of_the_engine, sizeof cases / sizeof cases[0])
 {
     const int count = cases[_i].count;
     struct m3_config config;
@@ -146,25 +148,10 @@ static const struct {
     { "golden/configs/llama-3-70b.json --grid 1,4,4", "--grid: got pictures, expected none" },
 };
 
-START_TEST(errors)
+START_LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(m3ref("estimate %s", wrong[_i].arguments), 64);
     ck_assert(has("err", wrong[_i].says));
     ck_assert_int_eq(error_lines(), 1);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_pictures");
-    TCase *tests = tcase_create("estimate_pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, greatest_image);
-    tcase_add_loop_test(tests, segments_of_the_engine, 0, sizeof cases / sizeof cases[0]);
-    tcase_add_test(tests, options);
-    tcase_add_loop_test(tests, errors, 0, sizeof wrong / sizeof wrong[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

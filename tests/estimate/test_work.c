@@ -10,6 +10,8 @@
 #include "estimates.h"
 #include "model/engine.h"
 
+TIMEOUT(300);
+
 static const char *const models[] = { "tiny", "mtp", "m2", "block128", "common" };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -28,7 +30,7 @@ static double products(const struct m3_work *work)
 }
 
 /* Two FLOPs a multiplication. */
-START_TEST(against_estimates)
+START_LOOP_TEST(against_estimates, MODELS)
 {
     const int64_t T = 4000;
     struct m3_config config;
@@ -64,7 +66,7 @@ START_TEST(experts_chosen)
 END_TEST
 
 /* Each kind of work that a model has takes time, whatever the weights are stored as. */
-START_TEST(rates)
+START_LOOP_TEST(rates, MODELS)
 {
     const unsigned char scales[64] = { 0 };
     const struct m3_weight stored[] = {
@@ -108,7 +110,7 @@ END_TEST
 
 /* Claim: one row of a model whose matrices are larger than the noise that stands for weights (2 GB in BF16, and 151 MB)
  * is measured too. */
-START_TEST(wide)
+START_LOOP_TEST(wide, 2)
 {
     static const int64_t widths[][2] = { { 16384, 65536 }, { 6144, 12288 } };
     struct m3_config config;
@@ -125,17 +127,3 @@ START_TEST(wide)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("work");
-    TCase *t = tcase_create("work");
-    tcase_set_timeout(t, 300);
-    tcase_add_loop_test(t, against_estimates, 0, MODELS);
-    tcase_add_test(t, experts_chosen);
-    tcase_add_loop_test(t, rates, 0, MODELS);
-    tcase_add_loop_test(t, wide, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
-}

@@ -45,6 +45,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 START_TEST(one_file)
 {
     write_shard("model.safetensors", "lm_head.weight", 5);
@@ -286,17 +288,3 @@ START_TEST(bad_shard)
     expect(M3_BAD_INPUT, "a.safetensors: got 5 bytes");
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        one_file,  shards,    hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ,
-        bad_index, bad_shard, part,
-    };
-    Suite *suite = suite_create("checkpoint");
-    TCase *test = tcase_create("checkpoint");
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -86,6 +86,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 static int read_it(const json_t *root)
 {
     m3_config_free(&config);
@@ -635,38 +638,3 @@ START_TEST(damaged)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        released_form,
-        flat_form,
-        text_alone,
-        activation,
-        flat_norm,
-        tied_in_two_places,
-        choices,
-        sparse_switched_off,
-        rotary,
-        both_forms,
-        unused_in_the_flat_form,
-        what_no_layer_needs,
-        noted,
-        cannot_be_honoured,
-        bad_values,
-        bad_lists,
-        absent_fields,
-        unused_fields_may_be_absent,
-        all_in_one_pass,
-        absurd_model,
-        no_json,
-        damaged,
-    };
-    Suite *suite = suite_create("config");
-    TCase *test = tcase_create("config");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
-}

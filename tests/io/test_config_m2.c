@@ -45,6 +45,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 /* Reads a config with one field at its top set to a JSON text, or taken out if that is NULL. */
 static int read_with(const char *text, const char *key, const char *value)
 {
@@ -169,16 +171,3 @@ START_TEST(m3_is_as_before)
     ck_assert(m3_config_size(&config, 'q') == 128 && m3_config_size(&config, 'k') == 128);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        released_form, flat_form, absent_fields, per_head_norm, cannot_be_honoured, m3_is_as_before,
-    };
-    Suite *suite = suite_create("config_m2");
-    TCase *test = tcase_create("config_m2");
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -107,6 +107,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(120);
+FIXTURE(setup, teardown);
+
 /* Goal:  one SHA-256 of each file's bytes, as sha256sum says it, in byte order of names.
  * Seen to fail with the header alone hashed, and with the order of the index. */
 START_TEST(whole_files)
@@ -288,7 +291,7 @@ static const struct {
     { "none", "{\"a\":\"2\"}", "got none, expected {\"a\":\"2\"}" },
 };
 
-START_TEST(compared)
+START_LOOP_TEST(compared, sizeof pairs / sizeof *pairs)
 {
     char *difference;
     ck_assert_int_eq(m3_fingerprint_compare(&difference, pairs[_i].got, pairs[_i].expected, &error), 0);
@@ -314,21 +317,3 @@ START_TEST(where)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("fingerprint");
-    TCase *test = tcase_create("fingerprint");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_test(test, whole_files);
-    tcase_add_test(test, samples);
-    tcase_add_test(test, remembered);
-    tcase_add_test(test, through_a_map);
-    tcase_add_test(test, no_memory);
-    tcase_add_loop_test(test, compared, 0, sizeof pairs / sizeof *pairs);
-    tcase_add_test(test, where);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -22,6 +22,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 START_TEST(names)
 {
     ck_assert(m3_is_gzip_name("a.safetensors.gz") && m3_is_gzip_name(".gz"));
@@ -117,15 +120,3 @@ START_TEST(full_device)
     close(fd);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = { names, round_trips, interrupted_writes, full_device };
-    Suite *suite = suite_create("gzip");
-    TCase *test = tcase_create("gzip");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
-}

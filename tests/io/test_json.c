@@ -108,7 +108,10 @@ static void setup(void)
     ck_assert_int_eq(run(&truth, 0), 0);
 }
 
-START_TEST(one_allocation_fails)
+TIMEOUT(120);
+FIXTURE(setup, remove_folder);
+
+START_LOOP_TEST(one_allocation_fails, sizeof jobs / sizeof *jobs)
 {
     const struct job *job = &jobs[_i];
     enum { LAST = 20 };
@@ -129,6 +132,8 @@ START_TEST(one_allocation_fails)
     }
 }
 END_TEST
+
+FIXTURE(make_folder, remove_folder);
 
 /* ---- reading */
 
@@ -191,19 +196,3 @@ START_TEST(notes_what_is_missing)
     json_decref(list);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("json");
-    TCase *faults = tcase_create("faults"), *plain = tcase_create("plain");
-    tcase_add_checked_fixture(faults, setup, remove_folder);
-    tcase_add_loop_test(faults, one_allocation_fails, 0, sizeof jobs / sizeof *jobs);
-    tcase_set_timeout(faults, 120);
-    suite_add_tcase(suite, faults);
-    tcase_add_checked_fixture(plain, make_folder, remove_folder);
-    tcase_add_test(plain, reads);
-    tcase_add_test(plain, notes_what_is_missing);
-    suite_add_tcase(suite, plain);
-    return suite;
-}

@@ -20,13 +20,3 @@ START_TEST(anchors)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("markup");
-    TCase *tests = tcase_create("markup");
-    tcase_add_test(tests, anchors);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

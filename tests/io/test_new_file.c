@@ -17,6 +17,8 @@
 #include "io/new_file.h"
 #include "io/new_folder.h"
 
+FIXTURE(make_folder, remove_folder);
+
 static int interruptions, syncs, refuses_nameless;
 
 int fsync(int fd)
@@ -105,7 +107,7 @@ START_TEST(named)
 END_TEST
 
 /* Only those of this output whose process has ended, on this machine and in this container, are removed. */
-START_TEST(swept)
+START_LOOP_TEST(swept, 2)
 {
     char long_name[256] = "";
     const long ended = ended_process();
@@ -124,7 +126,7 @@ START_TEST(swept)
 }
 END_TEST
 
-START_TEST(folders)
+START_LOOP_TEST(folders, 2)
 {
     struct m3_new_folder out;
     char half[256];
@@ -164,17 +166,3 @@ START_TEST(folders)
     ck_assert_int_eq(m3_new_folder_open(&out, "/proc", NULL), M3_USAGE);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("new_file");
-    TCase *cases = tcase_create("outputs");
-    tcase_add_checked_fixture(cases, make_folder, remove_folder);
-    tcase_add_test(cases, interrupted);
-    tcase_add_test(cases, named);
-    tcase_add_loop_test(cases, swept, 0, 2);
-    tcase_add_loop_test(cases, folders, 0, 2);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

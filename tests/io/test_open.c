@@ -11,6 +11,9 @@
 
 #include "io/open.h"
 
+TIMEOUT(30);
+FIXTURE(make_folder, remove_folder);
+
 static void make_socket(const char *path)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -92,7 +95,7 @@ static const struct {
     { "synth @/c.json @/new", "c.json" },
 };
 
-START_TEST(no_command_waits)
+START_LOOP_TEST(no_command_waits, sizeof inputs / sizeof *inputs)
 {
     char command[800], text[400];
     const char *build = getenv("BUILD");
@@ -108,16 +111,3 @@ START_TEST(no_command_waits)
     ck_assert(!exists("new"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("open");
-    TCase *tests = tcase_create("open");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, kinds);
-    tcase_add_loop_test(tests, no_command_waits, 0, sizeof inputs / sizeof *inputs);
-    tcase_set_timeout(tests, 30);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -6,6 +6,9 @@
 #include "io/png.h"
 #include "io/safetensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_error error;
 
 /* Goal:  every colour type, depth, interlacing and transparency of golden/pictures gives Pillow's bytes.
@@ -105,7 +108,7 @@ static void write_blank(const char *path, int64_t height, int64_t width, int dep
 
 /* Goal:  the ceiling refuses no right picture: blank ones, whose files are the smallest.
  * Seen to fail with 3 bytes per pixel in place of the stored samples. */
-START_TEST(blank)
+START_LOOP_TEST(blank, 3)
 {
     static const struct {
         int64_t height, width;
@@ -165,21 +168,3 @@ START_TEST(no_png)
     ck_assert_int_eq(read_it(folder), M3_BAD_INPUT);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("png");
-    TCase *tests = tcase_create("png");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, as_pillow);
-    tcase_add_test(tests, cut_short);
-    tcase_add_test(tests, damaged);
-    tcase_add_loop_test(tests, blank, 0, 3);
-    tcase_add_test(tests, sizes);
-    tcase_add_test(tests, no_png);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -10,6 +10,8 @@
 static void setup(void) { make_folder(); }
 static void teardown(void) { remove_folder(); }
 
+FIXTURE(setup, teardown);
+
 /* Writes a file, with its folders, below the test's folder. */
 static void write_below(const char *path, const char *text)
 {
@@ -76,7 +78,7 @@ enum { QUOTAS = sizeof quotas / sizeof quotas[0] };
 
 /* Goal:  the quota that the kernel enforces is the smallest one on the way from the group to the root.
  * Seen to fail with: only the own group; rounded down; "cpuacct" taken for "cpu". */
-START_TEST(quota)
+START_LOOP_TEST(quota, QUOTAS)
 {
     for (int i = 0; i < FILES && quotas[_i].files[i][0]; i++)
         write_below(quotas[_i].files[i][0], quotas[_i].files[i][1]);
@@ -97,15 +99,3 @@ START_TEST(default_threads)
     ck_assert_int_eq(m3_processors(), 7);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("processors");
-    TCase *test = tcase_create("processors");
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(test, quota, 0, QUOTAS);
-    tcase_add_test(test, default_threads);
-    suite_add_tcase(suite, test);
-    return suite;
-}

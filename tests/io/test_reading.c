@@ -34,6 +34,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 static void read_it(const char *name)
 {
     int fd;
@@ -161,19 +163,3 @@ START_TEST(large_files)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("reading");
-    TCase *tests = tcase_create("reading");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, what_was_opened);
-    tcase_add_test(tests, what_is_opened_later);
-    tcase_add_test(tests, names);
-    tcase_add_test(tests, nameless);
-    tcase_add_test(tests, tasks);
-    tcase_add_test(tests, large_files);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -26,6 +26,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 /* ---- Reader ---- */
 
 static const char good[] = "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -659,22 +662,3 @@ START_TEST(sealed)
     ck_assert_int_eq(m3_safetensors_check_seal(file, &error), M3_BAD_INPUT);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    /* clang-format off */
-    const TTest *const tests[] = {
-        reads_a_file, accepts, refuses, reports_every_fault, names_the_way_for_other_formats, absent_or_no_file,
-        cut_short, damaged_headers,
-        writes_bytes, writes_nothing_at_all, broken_rules, abandoned, no_place_to_write, full_disk,
-        gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit, sealed,
-    };
-    /* clang-format on */
-    Suite *suite = suite_create("safetensors");
-    TCase *test = tcase_create("safetensors");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,8 @@
 
 #include "io/vocabulary.h"
 
+FIXTURE(make_folder, remove_folder);
+
 enum { V = 12 };
 
 static struct m3_error notes, error;
@@ -125,17 +127,3 @@ START_TEST(quoted)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("vocabulary");
-    TCase *tests = tcase_create("vocabulary");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, byte_level);
-    tcase_add_test(tests, other_kinds);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, quoted);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -24,6 +24,9 @@ static void make_files(void)
     memory_file(dump);
 }
 
+TIMEOUT(60);
+FIXTURE(make_files, remove_folder);
+
 struct norm {
     double offset;
     int calls, status;
@@ -262,21 +265,3 @@ START_TEST(the_list)
     ck_assert_int_eq(m3_library_abi(), M3_LIBRARY_ABI);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("library");
-    TCase *tests = tcase_create("library");
-    tcase_add_checked_fixture(tests, make_files, remove_folder);
-    tcase_add_test(tests, cases_in_memory);
-    tcase_add_test(tests, a_model);
-    tcase_add_test(tests, refusals);
-    tcase_add_test(tests, zeroed);
-    tcase_add_test(tests, other_sizes);
-    tcase_add_test(tests, over_an_input);
-    tcase_add_test(tests, the_list);
-    tcase_set_timeout(tests, 60);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

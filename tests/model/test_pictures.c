@@ -7,6 +7,8 @@
 #include "io/safetensors.h"
 #include "model/pictures.h"
 
+FIXTURE(make_folder, remove_folder);
+
 static const struct m3_vision_config released = {
     .present = 1, .patch = 14, .channels = 3, .spatial_merge = 2, .temporal_patch = 2, .segment_max_frames = 4
 };
@@ -225,19 +227,3 @@ START_TEST(segments)
     ck_assert_int_eq(ends[0], 12);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("pictures");
-    TCase *tests = tcase_create("pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, stills);
-    tcase_add_test(tests, video);
-    tcase_add_test(tests, bad_files);
-    tcase_add_test(tests, bad_grids);
-    tcase_add_test(tests, segments);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

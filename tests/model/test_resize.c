@@ -79,16 +79,3 @@ START_TEST(bytes)
     m3_safetensors_close(file);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("resize");
-    TCase *tests = tcase_create("resize");
-    tcase_add_test(tests, sizes);
-    tcase_add_test(tests, proportions);
-    tcase_add_test(tests, bytes);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -89,17 +89,3 @@ START_TEST(read_back)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("semantics");
-    TCase *tests = tcase_create("semantics");
-    tcase_add_test(tests, fields);
-    tcase_add_test(tests, noise);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, read_back);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -204,19 +204,3 @@ START_TEST(patterns)
                       cases[i].patterns ? cases[i].patterns : "(null)", cases[i].name);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("taps");
-    TCase *tests = tcase_create("taps");
-    tcase_add_test(tests, table_is_the_dictionary);
-    tcase_add_test(tests, layers_of_modules);
-    tcase_add_test(tests, no_such_tap);
-    tcase_add_test(tests, layer_numbers);
-    tcase_add_test(tests, order);
-    tcase_add_test(tests, names_that_do_not_fit);
-    tcase_add_test(tests, patterns);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

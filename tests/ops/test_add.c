@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum place { APART, Y_IS_A, Y_IS_B, ALL_ONE, PLACES };
 
 /* One call in guarded buffers; copies y out. */
@@ -95,15 +97,3 @@ START_TEST(lengths_places_and_threads)
             }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("add");
-    TCase *tests = tcase_create("add");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, known_sums);
-    tcase_add_test(tests, lengths_places_and_threads);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

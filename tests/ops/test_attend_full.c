@@ -1,6 +1,8 @@
 /* attend_full against the formula and the order of SPEC 5.7. */
 #include "attend_twin.h"
 
+TIMEOUT(300);
+
 enum { RATIOS = 4 };
 static const int64_t ratios[RATIOS] = { 1, 2, 3, 16 };
 
@@ -317,23 +319,3 @@ START_TEST(context_used_again)
     m3_ctx_free(&ctx);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("attend_full");
-    TCase *test = tcase_create("attend_full");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, hidden_keys);
-    tcase_add_test(test, nothing_hidden);
-    tcase_add_test(test, boundaries);
-    tcase_add_test(test, alone_as_in_a_batch);
-    tcase_add_test(test, exact_weights);
-    tcase_add_test(test, one_key);
-    tcase_add_test(test, large_logits);
-    tcase_add_test(test, future_keys);
-    tcase_add_test(test, logits_not_finite);
-    tcase_add_test(test, context_used_again);
-    suite_add_tcase(suite, test);
-    return suite;
-}

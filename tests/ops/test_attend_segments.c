@@ -2,6 +2,8 @@
  * segment. */
 #include "attend_twin.h"
 
+TIMEOUT(60);
+
 enum { MOST_SEGMENTS = 512 };
 
 struct picture_case {
@@ -482,25 +484,3 @@ START_TEST(context_used_again)
     m3_ctx_free(&ctx);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("attend_segments");
-    TCase *test = tcase_create("attend_segments");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, long_segments);
-    tcase_add_test(test, alone_as_with_others);
-    tcase_add_test(test, segments_do_not_leak);
-    tcase_add_test(test, equal_keys);
-    tcase_add_test(test, one_dominant_key);
-    tcase_add_test(test, exact_weights);
-    tcase_add_test(test, one_row_segments);
-    tcase_add_test(test, large_logits);
-    tcase_add_test(test, logits_not_finite);
-    tcase_add_test(test, ends_refused);
-    tcase_add_test(test, context_used_again);
-    suite_add_tcase(suite, test);
-    return suite;
-}

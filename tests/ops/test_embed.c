@@ -10,6 +10,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,H] and the context's failure out, and returns the status. */
 static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads,
                struct m3_failure *failure)
@@ -172,16 +174,3 @@ START_TEST(ids_outside)
     ck_assert(stored_intact(&w));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("embed");
-    TCase *test = tcase_create("embed");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, stored_types_and_shapes);
-    tcase_add_test(test, ends_of_the_types);
-    tcase_add_test(test, ids_outside);
-    suite_add_tcase(suite, test);
-    return suite;
-}

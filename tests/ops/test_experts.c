@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(300);
+
 static uint64_t state = 515;
 
 enum matrix { W1, W3, W2 };     /* gate [F,H], up [F,H], down [H,F] */
@@ -371,7 +373,7 @@ END_TEST
  * Given: 67 rows, uneven routing; each row alone.
  * Claim: the bits of the batch.
  * Seen to fail with the row of a slot taken as slot mod T, and with an idle expert read. */
-START_TEST(alone_as_in_a_batch)
+START_TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
     struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
     struct moe_got whole = run_ok(&c, M3_LINEAR_ORDERED, 2, 1);
@@ -453,17 +455,3 @@ START_TEST(ids_out_of_range)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("experts");
-    TCase *test = tcase_create("experts");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, crowded_expert);
-    if (TWIN_IN_ORDER) tcase_add_test(test, alone_as_in_a_batch);
-    tcase_add_test(test, one_bad_row);
-    tcase_add_test(test, ids_out_of_range);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [n] out. */
 static void run(real *y, const real *x, int64_t n, int threads, int in_place)
 {
@@ -235,19 +237,3 @@ START_TEST(not_finite_stays)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("gelu");
-    TCase *test = tcase_create("gelu");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, known_values);
-    tcase_add_test(test, zeros_and_ends);
-    tcase_add_test(test, which_form);
-    tcase_add_test(test, lengths_and_threads);
-    tcase_add_test(test, difference_of_both_signs);
-    tcase_add_test(test, not_finite_stays);
-    suite_add_tcase(suite, test);
-    return suite;
-}

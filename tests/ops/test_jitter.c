@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* mix and draw of SPEC 3.6; key is any integer here. */
 static uint64_t mixed(uint64_t z)
 {
@@ -127,15 +129,3 @@ START_TEST(pieces_and_nothing)
     free(piece);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("jitter");
-    TCase *test = tcase_create("jitter");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formula);
-    tcase_add_test(test, uniform);
-    tcase_add_test(test, pieces_and_nothing);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -10,6 +10,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,H] out. */
 static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps, int threads,
                 int in_place)
@@ -295,19 +297,3 @@ START_TEST(extremes)
     for (int i = 0; i < H; i++) twin_check("least", 2, i, y[i], 1024.0L * ((long double)x[2 * H + i] + least), 0);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("layer_norm");
-    TCase *test = tcase_create("layer_norm");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_norms);
-    tcase_add_test(test, equal_numbers);
-    tcase_add_test(test, sums_ascend);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, extremes);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum { MAX_D = 64, MAX_T = 256 };
 
 struct lightning {
@@ -494,21 +496,3 @@ START_TEST(public_code)
     free_case(&c);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("lightning_attention");
-    TCase *test = tcase_create("lightning_attention");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, pieces);
-    tcase_add_test(test, by_hand);
-    tcase_add_test(test, last_row_without_decay);
-    tcase_add_test(test, fading);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, slopes_of_public_code);
-    tcase_add_test(test, public_code);
-    suite_add_tcase(suite, test);
-    return suite;
-}

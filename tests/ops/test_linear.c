@@ -12,6 +12,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(120);
+
 static real *new_reals(int64_t count)
 {
     real *reals = malloc((size_t)count * sizeof *reals);
@@ -231,7 +233,7 @@ END_TEST
  * Given: T = 67 rows at once; the same rows one by one, and in pieces of 32, 33 and 2.
  * Claim: equal bits, with every stored type.
  * Seen to fail with two partial sums from 33 rows on. */
-START_TEST(ordered_row_alone)
+START_TEST_IF(ordered_row_alone, TWIN_IN_ORDER)
 {
     enum { T = 67, ROWS = 131, COLS = 257 };
     static real x[T * COLS], batch[T * ROWS], pieces[T * ROWS];
@@ -323,20 +325,3 @@ START_TEST(overflow_and_underflow)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("linear");
-    TCase *test = tcase_create("linear");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, shapes_bodies_and_threads);
-    tcase_add_test(test, many_rows);
-    tcase_add_test(test, types_and_partial_blocks);
-    tcase_add_test(test, integers_are_exact);
-    if (TWIN_IN_ORDER) tcase_add_test(test, ordered_row_alone);
-    tcase_add_test(test, nan_spreads_to_its_outputs);
-    tcase_add_test(test, overflow_and_underflow);
-    suite_add_tcase(suite, test);
-    return suite;
-}

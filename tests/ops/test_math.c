@@ -19,6 +19,11 @@
 #define SEED UINT64_C(20240229)
 enum { RANDOM = 15000 };
 
+static void print_seed(void) { printf("test_math: seed %llu, slice %d\n", (unsigned long long)SEED, this_slice()); }
+
+TIMEOUT(60);
+FIXTURE_ONCE(print_seed, NULL);
+
 /* Bounds in ulp of the exact value's binade (2^-1074 below DBL_MIN). Derivations: comments in math.c and exp.h; the
  * tail's is half of what erf.h promises, because no point of 3,000,000 was above 5.3. */
 static const double tail_bound = 7;
@@ -706,20 +711,3 @@ START_TEST(same_bits)
     ck_assert_msg(wrong == 0, "the bits of %d functions differ", wrong);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = { exp_special,    exp_points,     exp_random,  log_special,   log_points,  log_random,
-                                   sincos_special, sincos_points,  sincos_rope, sincos_random, pow_special, pow_points,
-                                   pow_random,     tail_special,   tail_points, tail_random,   tail_falls,  brief_exp,
-                                   brief_tail,     exp_vectorised, same_bits };
-    printf("test_math: seed %llu, slice %d\n", (unsigned long long)SEED, this_slice());
-    Suite *suite = suite_create("math");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 60);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(all, tests[i]);
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -568,14 +568,3 @@ START_TEST(vectors_of_text_and_data)
     ck_assert_msg(wrong == 0, "%d results differ", wrong);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("math_vectors");
-    TCase *test = tcase_create("math_vectors");
-    tcase_add_test(test, vectors_of_text_and_data);
-    suite_add_tcase(suite, test);
-    return suite;
-}

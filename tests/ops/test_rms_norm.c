@@ -1,6 +1,8 @@
 /* rms_norm, SPEC 5.2, against the twin of norm_twin.h. */
 #include "norm_twin.h"
 
+TIMEOUT(60);
+
 /* Goal:  the norm of every row with the offset weight; eps inside the root; each row alone.
  * Given: norm_shapes: 14 shapes, rows of seven sizes around eps, three numbers of threads, in place and not.
  * Claim: within 4 u |y| in float, (ceil(H/2) + 8) u |y| in double, and the bits of SPEC's order of operations.
@@ -34,18 +36,3 @@ END_TEST
  * Seen to fail with squares summed in float, subnormal x flushed, in double a sum kept below infinity. */
 START_TEST(extremes) { norm_extremes(1); }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rms_norm");
-    TCase *test = tcase_create("rms_norm");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_norms);
-    tcase_add_test(test, squares_ascend);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, extremes);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -1,6 +1,8 @@
 /* rms_norm_plain, SPEC 5.3, against the twin of norm_twin.h and against rms_norm. */
 #include "norm_twin.h"
 
+TIMEOUT(60);
+
 /* Goal:  the norm of every row with the plain weight; eps inside the root; each row alone.
  * Given: norm_shapes: 14 shapes, rows of seven sizes around eps, three numbers of threads, in place and not.
  * Claim: within 3 u |y| in float, (ceil(H/2) + 7) u |y| in double, and the bits of SPEC's order of operations.
@@ -53,19 +55,3 @@ START_TEST(agrees_with_rms_norm)
     for (int i = 0; i < T * H; i++) twin_check_same("plain against gemma", i / H, i % H, plain[i], gemma[i]);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rms_norm_plain");
-    TCase *test = tcase_create("rms_norm_plain");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_norms);
-    tcase_add_test(test, squares_ascend);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, extremes);
-    tcase_add_test(test, agrees_with_rms_norm);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 struct shape {
     int64_t T, heads, D, R;
 };
@@ -199,17 +201,3 @@ START_TEST(not_finite_and_copied)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope");
-    TCase *test = tcase_create("rope");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, one_hot_heads);
-    tcase_add_test(test, exact_turns);
-    tcase_add_test(test, not_finite_and_copied);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -11,6 +11,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies both tables [T,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *pos, int64_t T, int64_t R, double theta,
                 enum m3_rope_angle angle, int threads)
@@ -194,7 +196,7 @@ static double angle_error(real cosine, real sine, long double exact)
  * Given: all positions up to 65535 and all frequencies, i = 1 up to 1048575; the double engine's tables in f32.
  * Claim: the largest error up to a position and the one at exactly this position, to two digits; the worst is i = 1.
  * Seen to fail with the figures of another position, and with f64. */
-START_TEST(errors_of_float_angles)
+START_TEST_IF(errors_of_float_angles, sizeof(real) == sizeof(double))
 {
     enum { R = 64, COLUMNS = R / 2, ROWS = 4096 };
     static const struct {
@@ -232,17 +234,3 @@ START_TEST(errors_of_float_angles)
     free(sines);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope_table");
-    TCase *test = tcase_create("rope_table");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, multi_precision);
-    tcase_add_test(test, shapes_modes_and_threads);
-    tcase_add_test(test, position_zero_and_frequency_one);
-    if (sizeof(real) == sizeof(double)) tcase_add_test(test, errors_of_float_angles);
-    suite_add_tcase(suite, test);
-    return suite;
-}

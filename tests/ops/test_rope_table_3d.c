@@ -11,6 +11,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies both tables [P,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *places, int64_t P, int64_t R, double theta,
                 enum m3_rope_angle angle, int threads)
@@ -264,18 +266,3 @@ START_TEST(widths_refused)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope_table_3d");
-    TCase *test = tcase_create("rope_table_3d");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, multi_precision);
-    tcase_add_test(test, shapes_modes_and_threads);
-    tcase_add_test(test, axes);
-    tcase_add_test(test, beyond_float);
-    tcase_add_test(test, widths_refused);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies ids and p [T,K] and the context's failure out, and returns the status. */
 static int run(int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E, int64_t K, int threads,
                struct m3_failure *failure)
@@ -218,16 +220,3 @@ START_TEST(errors_name_their_place)
             }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("route");
-    TCase *test = tcase_create("route");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_choices);
-    tcase_add_test(test, errors_name_their_place);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum { HERE = 200025, OTHER = 200026 };
 
 /* Every real a number of its own, and now and then -0, an infinity, or a NaN with a payload. */
@@ -205,17 +207,3 @@ START_TEST(counts_refused)
             }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("scatter");
-    TCase *test = tcase_create("scatter");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, patterns_and_shapes);
-    tcase_add_test(test, known_rows);
-    tcase_add_test(test, two_kinds_in_turn);
-    tcase_add_test(test, counts_refused);
-    suite_add_tcase(suite, test);
-    return suite;
-}

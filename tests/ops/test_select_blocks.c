@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(300);
+
 enum { MAX_BLOCKS = 1024 };
 
 static uint64_t state = 509;
@@ -314,17 +316,3 @@ START_TEST(alone_as_in_a_batch)
     free(c.m);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("select_blocks");
-    TCase *test = tcase_create("select_blocks");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, by_hand);
-    tcase_add_test(test, full_sort);
-    tcase_add_test(test, around_N);
-    tcase_add_test(test, nan_scores);
-    tcase_add_test(test, alone_as_in_a_batch);
-    suite_add_tcase(suite, test);
-    return suite;
-}

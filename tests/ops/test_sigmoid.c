@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [n] out. */
 static void run(real *y, const real *x, int64_t n, int threads)
 {
@@ -140,16 +142,3 @@ START_TEST(both_signs_sum_to_one)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("sigmoid");
-    TCase *test = tcase_create("sigmoid");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, known_values);
-    tcase_add_test(test, lengths_and_threads);
-    tcase_add_test(test, both_signs_sum_to_one);
-    suite_add_tcase(suite, test);
-    return suite;
-}

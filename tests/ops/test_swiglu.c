@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,F] out. */
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, int threads)
 {
@@ -119,15 +121,3 @@ START_TEST(known_values)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("swiglu");
-    TCase *test = tcase_create("swiglu");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_values);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -90,14 +90,3 @@ START_TEST(experts)
         }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("division");
-    TCase *test = tcase_create("division");
-    tcase_add_test(test, rows);
-    tcase_add_test(test, undivided);
-    tcase_add_test(test, experts);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,8 @@
 
 #include "near_twin.h"
 
+TIMEOUT(60);
+
 /* ---- a golden, its numbers in `real` */
 
 static struct m3_safetensors *open_golden(const char *path)
@@ -483,21 +485,3 @@ START_TEST(index_sums)
     close_toy(&c);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("losses");
-    TCase *test = tcase_create("losses");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, cross_entropy);
-    tcase_add_test(test, balance);
-    tcase_add_test(test, perfect_balance);
-    tcase_add_test(test, bias_update);
-    tcase_add_test(test, index_readings);
-    tcase_add_test(test, index_phases);
-    tcase_add_test(test, index_at_its_target);
-    tcase_add_test(test, index_sums);
-    suite_add_tcase(suite, test);
-    return suite;
-}

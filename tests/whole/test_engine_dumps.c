@@ -15,6 +15,9 @@ static void setup(void)
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", reference()), 0);
 }
 
+TIMEOUT(120);
+FIXTURE_ONCE(setup, remove_folder);
+
 /* Goal:  mlx-lm lists blocks that come after the row, because its top-k has always N places, and masks them later.
  * Claim: compare and blame pass; so does a float engine under every profile that allows more.
  * Seen to fail with blocks after the row not dropped from the list: 16 of 38 sets were inadmissible. */
@@ -106,19 +109,3 @@ START_TEST(profiles_are_listed)
     ck_assert_int_eq(m3ref("estimate --profile help"), 64);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("engine_dumps");
-    TCase *test = tcase_create("engine_dumps");
-    tcase_set_timeout(test, 120);
-    tcase_add_unchecked_fixture(test, setup, remove_folder);
-    tcase_add_test(test, blocks_to_come);
-    tcase_add_test(test, mlx_in_bf16);
-    tcase_add_test(test, alpha_in_bf16);
-    tcase_add_test(test, vllm);
-    tcase_add_test(test, profiles_are_listed);
-    suite_add_tcase(suite, test);
-    return suite;
-}

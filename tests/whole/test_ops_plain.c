@@ -13,6 +13,9 @@
 #include "same_tensors.h"
 #include "slice.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define PHOTO "golden/tiny/model --ids 198,68,74,12,125,87,200,119,165,195,199,203 --image golden/photo.png"
 #define POSITIONS "golden/tiny/model --case golden/tiny/positions_case.safetensors"
 
@@ -60,7 +63,7 @@ static int64_t judged(void)
 /* Goal:  what a student reads is what the program computes.
  * Claim: every golden passes; the dump has the bits of the default with ordered sums, whatever --linear says. A slice has
  *        each golden in one of the two precisions. */
-START_TEST(golden_and_the_usual_bits)
+START_LOOP_TEST(golden_and_the_usual_bits, 2 * ALL)
 {
     const int i = _i / 2;
     if (!in_slice(i + _i, 2)) return;
@@ -105,7 +108,7 @@ START_TEST(every_golden)
 END_TEST
 
 /* Claim: the word gives the plain table of the engine, whole, which has other bodies than the default. */
-START_TEST(another_table)
+START_LOOP_TEST(another_table, 2)
 {
     const struct m3_engine *engine = _i ? m3_engine_f64() : m3_engine_f32();
     struct m3_cli_ops ops = { .name = "plain" };
@@ -141,19 +144,3 @@ START_TEST(the_word)
     free(model);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("ops_plain");
-    TCase *tests = tcase_create("ops_plain");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, golden_and_the_usual_bits, 0, 2 * ALL);
-    tcase_add_test(tests, every_golden);
-    tcase_add_loop_test(tests, another_table, 0, 2);
-    tcase_add_test(tests, the_word);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -31,6 +31,9 @@ static void setup(void)
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", reference()), 0);
 }
 
+TIMEOUT(60);
+FIXTURE_ONCE(setup, remove_folder);
+
 static int compare(const char *candidate, const char *options)
 {
     return m3ref("compare %s %s --map transformers %s", reference(), candidate, options);
@@ -267,22 +270,3 @@ START_TEST(not_comparable)
     ck_assert(has("err", "model_sha256"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("worked_example");
-    TCase *tests = tcase_create("worked_example");
-    tcase_add_unchecked_fixture(tests, setup, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, honest_passes);
-    tcase_add_test(tests, honest_is_no_fp32);
-    tcase_add_test(tests, ledger);
-    tcase_add_test(tests, wrong_fails);
-    tcase_add_test(tests, honest_is_not_blamed);
-    tcase_add_test(tests, reports);
-    tcase_add_test(tests, other_references);
-    tcase_add_test(tests, not_comparable);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

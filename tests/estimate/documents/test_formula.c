@@ -6,6 +6,8 @@
 
 #include "estimate/documents/documents.h"
 
+TIMEOUT(120);
+
 /* clang-format off */
 static const struct {
     const char *formula;
@@ -78,13 +80,3 @@ START_TEST(formulas_by_hand)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("formula");
-    TCase *cases = tcase_create("formula");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, formulas_by_hand);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

@@ -3,6 +3,8 @@
  * Seen to fail with: marks for another context, batch or number of modules, for a sum of keys, or twice. */
 #include "documented.h"
 
+TIMEOUT(120);
+
 static struct m3_mark marks[M3_MOST_MARKS];
 
 /* Of M3, as `r` asks; -1 if a mark is about a figure of another value than the estimate's. */
@@ -96,14 +98,3 @@ START_TEST(no_marks_of_other_models)
     unload();
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("marks");
-    TCase *cases = tcase_create("marks");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, marks_of_a_request);
-    tcase_add_test(cases, no_marks_of_other_models);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

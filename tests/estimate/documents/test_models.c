@@ -3,6 +3,8 @@
  * Seen to fail with: models told apart by parameters alone; a size, the name or the kinds of the layers not read. */
 #include "documented.h"
 
+TIMEOUT(120);
+
 START_TEST(models_by_their_sizes)
 {
     load();
@@ -70,14 +72,3 @@ START_TEST(models_of_other_sizes)
     unload();
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("models");
-    TCase *cases = tcase_create("models");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, models_by_their_sizes);
-    tcase_add_test(cases, models_of_other_sizes);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

@@ -6,6 +6,8 @@
 
 #include "estimate/documents/documents.h"
 
+TIMEOUT(120);
+
 /* clang-format off */
 static const struct {
     const char *text;
@@ -53,7 +55,7 @@ static const struct {
 
 static int close_to(double got, double expected) { return fabs(got - expected) <= 1e-12 * fabs(expected); }
 
-START_TEST(printed_numbers)
+START_LOOP_TEST(printed_numbers, sizeof numbers / sizeof numbers[0])
 {
     struct m3_error error = { 0 };
     struct m3_printed_number n;
@@ -67,13 +69,3 @@ START_TEST(printed_numbers)
                   n.decimals);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("printed");
-    TCase *cases = tcase_create("printed");
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, printed_numbers, 0, sizeof numbers / sizeof numbers[0]);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

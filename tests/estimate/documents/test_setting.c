@@ -5,6 +5,8 @@
 
 #include "estimate/documents/documents.h"
 
+TIMEOUT(120);
+
 START_TEST(settings)
 {
     struct m3_error error = { 0 };
@@ -50,13 +52,3 @@ START_TEST(settings)
     m3_error_free(&error);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("setting");
-    TCase *cases = tcase_create("setting");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, settings);
-    suite_add_tcase(suite, cases);
-    return suite;
-}

@@ -9,7 +9,7 @@ static struct m3_error error;
 static const struct m3_config none;         /* a model without vision part */
 
 /* Seen to fail with the zero byte after the name left out, and with ids hashed as I32. */
-START_TEST(hashes_of_the_goldens)
+START_LOOP_TEST(hashes_of_the_goldens, 4)
 {
     static const char *const names[] = { "tiny", "block128", "mxfp8", "f8block" };
     struct m3_safetensors *golden;
@@ -172,7 +172,7 @@ END_TEST
 
 /* Goal:  cases with pictures, from files and from ids with the same grids, hash as the goldens' own script does.
  * Seen to fail with the grids of videos instead of those of images, and with pixels hashed too. */
-START_TEST(hashes_with_pictures)
+START_LOOP_TEST(hashes_with_pictures, 4)
 {
     static const char *const names[] = { "smallest", "still", "two", "video" };
     struct m3_config config;
@@ -198,19 +198,3 @@ START_TEST(hashes_with_pictures)
     m3_config_free(&config);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("case");
-    TCase *tests = tcase_create("case");
-    tcase_add_loop_test(tests, hashes_of_the_goldens, 0, 4);
-    tcase_add_test(tests, positions);
-    tcase_add_test(tests, masks);
-    tcase_add_test(tests, limits);
-    tcase_add_test(tests, placeholders);
-    tcase_add_loop_test(tests, hashes_with_pictures, 0, 4);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

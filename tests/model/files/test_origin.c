@@ -3,6 +3,8 @@
 
 #include "model/files/origin.h"
 
+FIXTURE(make_folder, remove_folder);
+
 /* A file that states these; NULL: it does not. To be closed. */
 static struct m3_safetensors *file_of(const char *name, const char *model, const char *the_case, const char *semantics)
 {
@@ -59,7 +61,7 @@ static int ends_with(const struct m3_error *lines, const char *text)
     return strcmp(lines->text + strlen(lines->text) - strlen(text), text) == 0;
 }
 
-START_TEST(another_model_or_case)
+START_LOOP_TEST(another_model_or_case, sizeof checks / sizeof *checks)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *dump = file_of("dump", checks[_i].model, checks[_i].the_case, NULL);
@@ -148,16 +150,3 @@ START_TEST(other_weights)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("origin");
-    TCase *test = tcase_create("origin");
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, another_model_or_case, 0, sizeof checks / sizeof *checks);
-    tcase_add_test(test, same_run);
-    tcase_add_test(test, other_weights);
-    suite_add_tcase(suite, test);
-    return suite;
-}

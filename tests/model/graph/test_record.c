@@ -168,14 +168,3 @@ START_TEST(released)
     m3_error_free(&notes);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("record");
-    TCase *test = tcase_create("record");
-    tcase_add_test(test, edges);
-    tcase_add_test(test, released);
-    suite_add_tcase(suite, test);
-    return suite;
-}

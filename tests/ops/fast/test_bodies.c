@@ -22,6 +22,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(120);
+
 /* ---- both bodies of one call */
 
 struct call {
@@ -128,7 +130,7 @@ static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 }
 
 /* Beside drawn sizes: more keys than stay in a near cache, and so many that a tile has fewer rows. */
-START_TEST(full_attention)
+START_LOOP_TEST(full_attention, BUILDS)
 {
     for (int i = 0; choose(_i) && i < 150; i++) {
         const int64_t h = twin_pick(&state, 6);
@@ -140,7 +142,7 @@ START_TEST(full_attention)
 }
 END_TEST
 
-START_TEST(block_attention)
+START_LOOP_TEST(block_attention, BUILDS)
 {
     static const int64_t block_of[] = { 1, 2, 3, 4, 7, 64, 128, 1000 }, N_of[] = { 1, 2, 3, 5, 16 };
     int refused = 0, cases = choose(_i) ? 300 : 0;
@@ -174,7 +176,7 @@ static int attend_segments(const struct m3_ops *ops, struct m3_ctx *ctx, real *o
     return ops->attend_segments(ctx, o, s->q, s->k, s->v, s->ends, s->count, s->A, s->U);
 }
 
-START_TEST(segments)
+START_LOOP_TEST(segments, BUILDS)
 {
     static const int64_t length_of[] = { 1, 1, 2, 3, 7, 16, 63, 64, 65, 257 }, heads[] = { 1, 2, 3, 16 };
     int refused = 0, cases = choose(_i) ? 150 : 0;
@@ -218,7 +220,7 @@ static int block_scores(const struct m3_ops *ops, struct m3_ctx *ctx, real *m, r
 }
 
 /* Also more blocks than a piece has (64), and one row alone. */
-START_TEST(scores)
+START_LOOP_TEST(scores, BUILDS)
 {
     static const int64_t block_of[] = { 1, 2, 3, 4, 7, 16, 128 }, groups[] = { 1, 2, 3, 4, 5 },
                          far[] = { 0, 1, 61, 300 };
@@ -298,7 +300,7 @@ static void check_linear(int64_t T, int64_t rows, int64_t cols, int with_bias)
     free(p.bias);
 }
 
-START_TEST(products)
+START_LOOP_TEST(products, BUILDS)
 {
     static const int64_t T_of[] = { 1, 2, 3, 7, 16, 31, 32, 33 }, rows_in[] = { 1, 3, 15, 16, 17, 63, 64, 65, 130 };
     static const int64_t cols_in[] = { 1, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 300, 513 };
@@ -366,7 +368,7 @@ static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, 
 }
 
 /* Beside drawn sizes: more tokens of one expert than are gathered at a time (1024). */
-START_TEST(mixtures)
+START_LOOP_TEST(mixtures, BUILDS)
 {
     static const int64_t wide[] = { 1, 2, 5, 16, 17, 33, 130 };
     int refused = 0, cases = choose(_i) ? 60 : 0;
@@ -408,7 +410,7 @@ static int gelu(const struct m3_ops *ops, struct m3_ctx *ctx, real *y, real *non
     return ops->gelu(ctx, y, p->gate, p->T * p->F);
 }
 
-START_TEST(activations)
+START_LOOP_TEST(activations, BUILDS)
 {
     static const int64_t wide[] = { 1, 2, 3, 8, 15, 16, 17, 33, 4095, 4096, 4097, 9001 };
     for (int i = 0; choose(_i) && i < 120; i++) {
@@ -452,7 +454,7 @@ static int rms_norm_plain(const struct m3_ops *ops, struct m3_ctx *ctx, real *y,
     return ops->rms_norm_plain(ctx, y, n->x, n->w, n->T, n->H, (real)1e-6);
 }
 
-START_TEST(norms)
+START_LOOP_TEST(norms, BUILDS)
 {
     for (int i = 0; choose(_i) && i < 200; i++) {
         struct norm n = { .T = PICK(rows_of), .H = i % 10 ? PICK(channels_of) : 509 + i % 7 };
@@ -483,23 +485,3 @@ START_TEST(no_other_has_two)
     ck_assert_int_eq(differing, 12);
 }
 END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("bodies");
-    TCase *tests = tcase_create("bodies");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, full_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, block_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, segments, 0, BUILDS);
-    tcase_add_loop_test(tests, scores, 0, BUILDS);
-    tcase_add_loop_test(tests, products, 0, BUILDS);
-    tcase_add_loop_test(tests, mixtures, 0, BUILDS);
-    tcase_add_loop_test(tests, activations, 0, BUILDS);
-    tcase_add_loop_test(tests, norms, 0, BUILDS);
-    tcase_add_test(tests, no_other_has_two);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

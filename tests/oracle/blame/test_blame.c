@@ -12,6 +12,15 @@ static struct m3_blame result;
 static struct m3_blame_options options;
 static struct m3_profile *profile;
 
+static void setup(void)
+{
+    make_folder();
+    options = (struct m3_blame_options){ 0 };
+}
+
+TIMEOUT(300);
+FIXTURE(setup, remove_folder);
+
 /* ---- dumps of a pass */
 
 struct cut {
@@ -191,7 +200,7 @@ static void names(enum m3_tap tap, int64_t layer)
  * Claim: the culprit is the tap with the defect; at most three more fail, which come of the same call of an operator
  *        (experts, weights, outputs) and were made before the defect was put there.
  * Seen to fail with what is judged not told to the trace, and with the last tap that fails named. */
-START_TEST(defect_is_named)
+START_LOOP_TEST(defect_is_named, 3)
 {
     enum m3_tap tap;
     int64_t layer, tried = 0;
@@ -214,7 +223,7 @@ END_TEST
 
 /* Goal:  drift from other defects hides none.
  * Claim: with a defect in every tap, every tap fails. Seen to fail with the dump not told to the trace. */
-START_TEST(every_operator_at_once)
+START_LOOP_TEST(every_operator_at_once, 3)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
     dump(&(struct cut){ 0 });
@@ -243,7 +252,7 @@ static int with_inputs(enum m3_tap tap, int64_t layer)
 }
 
 /* Goal:  a tap and its inputs are enough. Seen to fail with inputs from other layers left out. */
-START_TEST(defect_is_named_alone)
+START_LOOP_TEST(defect_is_named_alone, 3)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
     options.force = 1;
@@ -301,7 +310,7 @@ static void no_culprit(const char *what)
 /* Goal:  a correct float run has no culprit, however little of it was dumped.
  * Claim: all taps, ten halves of them, ends of layers alone: no culprit, and all taps are judged.
  * Seen to fail with own roundings left out of what is recomputed, with what it inherits left out, or its variance. */
-START_TEST(honest)
+START_LOOP_TEST(honest, 3)
 {
     pass_run(&p, cases[_i].model, cases[_i].the_case, M3_LINEAR_BLAS);
     dump(&(struct cut){ 0 });
@@ -676,44 +685,3 @@ START_TEST(exact_is_rounded)
     }
 }
 END_TEST
-
-static void setup(void)
-{
-    make_folder();
-    options = (struct m3_blame_options){ 0 };
-}
-
-static void teardown(void) { remove_folder(); }
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("blame");
-    const struct {
-        const char *name;
-        const TTest *test;
-        int runs;
-    } tests[] = {
-        { "defect_is_named", defect_is_named, 3 },
-        { "every_operator_at_once", every_operator_at_once, 3 },
-        { "defect_is_named_alone", defect_is_named_alone, 3 },
-        { "honest", honest, 3 },
-        { "rows", rows, 1 },
-        { "adds_up", adds_up, 1 },
-        { "ids_that_are_none", ids_that_are_none, 1 },
-        { "ids_without_scores", ids_without_scores, 1 },
-        { "legal_other_choice", legal_other_choice, 1 },
-        { "no_numbers", no_numbers, 1 },
-        { "profiles", profiles, 1 },
-        { "equal_scores", equal_scores, 1 },
-        { "exact_is_rounded", exact_is_rounded, 1 },
-    };
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
-        TCase *test = tcase_create(tests[i].name);
-        tcase_set_timeout(test, 300);
-        tcase_add_checked_fixture(test, setup, teardown);
-        tcase_add_loop_test(test, tests[i].test, 0, tests[i].runs);
-        suite_add_tcase(suite, test);
-    }
-    return suite;
-}

@@ -37,6 +37,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(240);
+FIXTURE(setup, teardown);
+
 static void open_model(const char *name, const char *profile_name)
 {
     char path[256];
@@ -98,7 +101,7 @@ enum { WORLDS = sizeof worlds / sizeof worlds[0] };
  * Claim: of the dumps that fail or are suspect, so many are named right at the first tap that is named; mistakes with
  *        the same results count as one. Of dumps that pass, and of the right one, none is named.
  * Seen to fail with any mistake that can be made taken for the explanation, at taps that pass too. */
-START_TEST(every_mistake)
+START_LOOP_TEST(every_mistake, WORLDS)
 {
     const struct world *w = &worlds[_i];
     char missed[2048] = "";
@@ -133,7 +136,7 @@ END_TEST
  *        slice.
  * Claim: whatever the verdict, no mistake is named.
  * Seen to fail as every_mistake. */
-START_TEST(honest)
+START_LOOP_TEST(honest, 6)
 {
     static const char *const profiles[] = { "fp32", "bf16", "fp8" };
     static const char *const taps[] = { NULL, "layers.*.out,logits" };
@@ -279,7 +282,7 @@ END_TEST
  * Claim: none of the first passes. The golden, which holds some rows, is not wrong, but its experts are not judged:
  *        alpha 1 would pass too.
  * Seen to fail with passes of that kind left as they are; with mistakes that are not made from the rows of a golden. */
-START_TEST(blind_passes)
+START_LOOP_TEST(blind_passes, 6)
 {
     static const char *const profiles[] = {
         "fp8", "mxfp4", "nvfp4", "bf16+act_nvfp4", "fp32+act_mxfp4", "bf16+act_mx"
@@ -303,23 +306,3 @@ START_TEST(blind_passes)
     forget();
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("named_mistakes");
-    TCase *every = tcase_create("every"), *test = tcase_create("others");
-    tcase_set_timeout(every, 240);
-    tcase_set_timeout(test, 240);
-    tcase_add_checked_fixture(every, setup, teardown);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(every, every_mistake, 0, WORLDS);
-    tcase_add_loop_test(test, honest, 0, 6);
-    tcase_add_test(test, unknown_errors);
-    tcase_add_test(test, pair);
-    tcase_add_test(test, long_sequence);
-    tcase_add_loop_test(test, blind_passes, 0, 6);
-    suite_add_tcase(suite, every);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -9,6 +9,9 @@
 #include "goldens.h"
 #include "slice.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define READINGS "golden/tiny/model", "golden/readings/case.safetensors"
 #define PICTURES "golden/tiny/model", "golden/vision/two_case.safetensors"
 #define VIDEOS "golden/tiny/model", "golden/vision/video_case.safetensors"
@@ -86,7 +89,7 @@ static void set(char words[128], const char *reading)
 }
 
 /* Claim: the reading is named, and by it the dump passes. A slice has a third. */
-START_TEST(of_dumps)
+START_LOOP_TEST(of_dumps, sizeof dumps / sizeof dumps[0])
 {
     if (!in_slice(_i, 3)) return;
     const char *model = dumps[_i].model, *input = dumps[_i].input;
@@ -119,7 +122,7 @@ START_TEST(stated)
 END_TEST
 
 /* Claim: of each golden of another reading, a few taps and rows by the public PyTorch code, the reading is named. */
-START_TEST(of_goldens)
+START_LOOP_TEST(of_goldens, CASES)
 {
     const struct golden *g = &cases[_i];
     if (!g->reading || strstr(g->golden, "jitter_positions") || strstr(g->golden, "local2")) return;
@@ -133,16 +136,3 @@ START_TEST(of_goldens)
     expect_reading(reading);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("readings");
-    TCase *t = tcase_create("readings");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, of_dumps, 0, sizeof dumps / sizeof dumps[0]);
-    tcase_add_test(t, stated);
-    tcase_add_loop_test(t, of_goldens, 0, CASES);
-    return s;
-}

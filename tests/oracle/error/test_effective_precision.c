@@ -3,6 +3,8 @@
 
 #include "oracle/error/effective_precision.h"
 
+TIMEOUT(120);
+
 enum { ROWS = 1000 };
 
 static double r[ROWS], c[ROWS], walk[ROWS], squares[ROWS];
@@ -75,7 +77,7 @@ static const struct {
  * Claim: shape, words, and log2 u within 0.15 of what was measured on such data before; what storing hides is finer.
  * Seen to fail with walk^2 for sum p^2, with 0.5 for 0.4245, without the logarithm of sigma in the score, with
  *        0.2 for unclear, with everything beside storing told. */
-START_TEST(simulated)
+START_LOOP_TEST(simulated, sizeof table / sizeof *table)
 {
     static const enum m3_shape shapes[] = { [M3_EFFECTIVE_FLOAT] = M3_SHAPE_ACC,
                                             [M3_EFFECTIVE_STORE] = M3_SHAPE_STORE,
@@ -263,19 +265,3 @@ START_TEST(pieces)
     free(sums);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("precision");
-    TCase *test = tcase_create("precision");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, simulated, 0, sizeof table / sizeof *table);
-    tcase_add_test(test, estimated);
-    tcase_add_test(test, unknown);
-    tcase_add_test(test, quantiles);
-    tcase_add_test(test, no_numbers);
-    tcase_add_test(test, pieces);
-    suite_add_tcase(suite, test);
-    return suite;
-}

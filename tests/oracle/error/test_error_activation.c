@@ -4,6 +4,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 /* What any of the calls needs. */
 struct in {
     enum { ACT, SIG, GELU, ADD, ROUTE, ROUTED } op;
@@ -468,22 +470,3 @@ START_TEST(chains)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_activation");
-    TCase *test = tcase_create("error_activation");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, gelu_of_a_float_formula);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, experts);
-    tcase_add_test(test, tanh_scores);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, reach);
-    tcase_add_test(test, chains);
-    suite_add_tcase(suite, test);
-    return suite;
-}

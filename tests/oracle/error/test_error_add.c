@@ -55,13 +55,3 @@ START_TEST(sums)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_add");
-    TCase *test = tcase_create("error_add");
-    tcase_add_test(test, sums);
-    suite_add_tcase(suite, test);
-    return suite;
-}

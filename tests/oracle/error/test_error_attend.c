@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(120);
+
 enum op { FULL, BLOCKS, SEGMENTS };
 
 struct in {
@@ -576,20 +578,3 @@ START_TEST(storage)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_attend");
-    TCase *test = tcase_create("error_attend");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, segments);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, far);
-    tcase_add_test(test, storage);
-    suite_add_tcase(suite, test);
-    return suite;
-}

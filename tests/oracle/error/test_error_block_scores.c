@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 /* ---- bound */
 
 struct bounded {
@@ -273,17 +275,3 @@ START_TEST(storage)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_block_scores");
-    TCase *test = tcase_create("error_block_scores");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, block_scores);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, ties);
-    tcase_add_test(test, storage);
-    suite_add_tcase(suite, test);
-    return suite;
-}

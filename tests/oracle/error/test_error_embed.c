@@ -45,13 +45,3 @@ START_TEST(copies)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_embed");
-    TCase *test = tcase_create("error_embed");
-    tcase_add_test(test, copies);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -7,6 +7,8 @@
 #include "stored_twin.h"
 #include "walk_twin.h"
 
+TIMEOUT(60);
+
 enum { T = 7, H = 33, F = 21, E = 5, K = 3 };
 
 static const struct m3_gate gates[] = {
@@ -295,15 +297,3 @@ START_TEST(honest)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_experts");
-    TCase *test = tcase_create("error_experts");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, honest);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,8 @@
 
 #include "stored_twin.h"
 
+TIMEOUT(120);
+
 enum what { ROUTE, ROUTED, MLP, EXPERTS };
 
 enum { T = 5, E = 4, K = 2, H = 9, F = 13, MANY = 70 };
@@ -262,17 +264,3 @@ START_TEST(storage)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_experts_propagation");
-    TCase *test = tcase_create("error_experts_propagation");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, far);
-    tcase_add_test(test, composites);
-    tcase_add_test(test, storage);
-    suite_add_tcase(suite, test);
-    return suite;
-}

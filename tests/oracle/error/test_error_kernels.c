@@ -53,7 +53,7 @@ static void same(const char *what, int build, const double *want, const double *
                       other[i], have[i], want[i]);
 }
 
-START_TEST(bounds_are_those_of_one_element)
+START_LOOP_TEST(bounds_are_those_of_one_element, BUILDS)
 {
     const struct m3_error_kernels *k = builds[_i];
     const struct m3_arithmetic how = m3_arithmetic_f32();
@@ -122,7 +122,7 @@ static void check_weighed(const struct m3_error_kernels *k)
 
 /* Claim: sums over columns and channels are those of plain loops. Seen to fail with |v| in place of |v - o|, and with a
  * share of the last columns left out of a dot product. */
-START_TEST(sums_are_those_of_loops)
+START_LOOP_TEST(sums_are_those_of_loops, BUILDS)
 {
     const struct m3_error_kernels *k = builds[_i];
     double want[N], squares[N], size[N], walked[N], sums[N], mass;
@@ -200,15 +200,3 @@ START_TEST(verdicts_in_pieces)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_kernels");
-    TCase *test = tcase_create("error_kernels");
-    tcase_add_loop_test(test, bounds_are_those_of_one_element, 0, BUILDS);
-    tcase_add_loop_test(test, sums_are_those_of_loops, 0, BUILDS);
-    tcase_add_test(test, verdicts_in_pieces);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -7,6 +7,8 @@
 
 #include "oracle/partials/reduce.h"
 
+TIMEOUT(120);
+
 struct linear_in {
     const double *x, *bias;
     const struct m3_weight *w;
@@ -416,21 +418,3 @@ START_TEST(matrices)
         }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_linear");
-    TCase *test = tcase_create("error_linear");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, scales);
-    tcase_add_test(test, honest_sums);
-    tcase_add_test(test, doubles_are_rounded);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, ranks_without_columns);
-    tcase_add_test(test, cancelling_zeros);
-    tcase_add_test(test, matrices);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -2,6 +2,8 @@
  * double from the taps that the graph says it reads, and judged by its bounds. SPEC 6, 7.1, 7.2. */
 #include "passes.h"
 
+TIMEOUT(120);
+
 static struct pass p;
 
 /* The verdict on one tap, recomputed from the others; its truth gets a defect if asked. */
@@ -88,15 +90,3 @@ START_TEST(defects)
     pass_end(&p);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_model");
-    TCase *test = tcase_create("error_model");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    suite_add_tcase(suite, test);
-    return suite;
-}

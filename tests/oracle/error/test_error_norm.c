@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 struct norm_in {
     const double *x, *w, *b;
     int64_t T, H;
@@ -252,17 +254,3 @@ START_TEST(slopes)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_norm");
-    TCase *test = tcase_create("error_norm");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, slopes);
-    suite_add_tcase(suite, test);
-    return suite;
-}

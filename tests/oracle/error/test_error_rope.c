@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 enum { T = 12, HEADS = 3, D = 80, MOST = T * HEADS * D };
 
 static const int64_t positions[T] = { 0, 1, 2, 127, 128, 2047, 2048, 65535, 99991, 524287, 1000003, 1048575 };
@@ -358,20 +360,3 @@ START_TEST(rotations)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_rope");
-    TCase *test = tcase_create("error_rope");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, float_formulas);
-    tcase_add_test(test, engines_formulas);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, refused);
-    tcase_add_test(test, rotations);
-    suite_add_tcase(suite, test);
-    return suite;
-}

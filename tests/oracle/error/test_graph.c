@@ -423,19 +423,3 @@ START_TEST(edges)
     free(text);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("graph");
-    TCase *test = tcase_create("graph");
-    tcase_add_test(test, complete);
-    tcase_add_test(test, operands);
-    tcase_add_test(test, by_name);
-    tcase_add_test(test, weights);
-    tcase_add_test(test, fields);
-    tcase_add_test(test, steps);
-    tcase_add_test(test, edges);
-    suite_add_tcase(suite, test);
-    return suite;
-}

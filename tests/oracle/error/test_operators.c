@@ -69,14 +69,3 @@ START_TEST(complete)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("operators");
-    TCase *tests = tcase_create("operators");
-    tcase_add_test(tests, sections);
-    tcase_add_test(tests, complete);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

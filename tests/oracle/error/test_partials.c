@@ -5,6 +5,9 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 static struct pass p;
 static struct m3_profile *profile;
 
@@ -247,17 +250,3 @@ START_TEST(floats_only)
     pass_end(&p);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("partials");
-    TCase *test = tcase_create("partials");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, linear);
-    tcase_add_test(test, shared);
-    tcase_add_test(test, floats_only);
-    suite_add_tcase(suite, test);
-    return suite;
-}

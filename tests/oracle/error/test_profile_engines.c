@@ -5,6 +5,8 @@
 #include "oracle/error/profiles/explain.h"
 #include "oracle/error/profile.h"
 
+TIMEOUT(120);
+
 static struct m3_profile *open_profile(const char *name)
 {
     struct m3_error error = { 0 };
@@ -121,7 +123,7 @@ static const struct {
  * Claim: an honest engine passes where the table says; a scale that is that of the row before, or inputs that are
  *        multiplied by 1.3, fail everywhere.
  * Seen to fail with no rounding without a scale; with no floor beside a scale (act_tensor). */
-START_TEST(inputs)
+START_LOOP_TEST(inputs, sizeof engines / sizeof *engines)
 {
     static struct pass p;
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
@@ -212,16 +214,3 @@ START_TEST(explained)
     m3_profile_close(tp8);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_engines");
-    TCase *test = tcase_create("profile_engines");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, answers);
-    tcase_add_loop_test(test, inputs, 0, sizeof engines / sizeof *engines);
-    tcase_add_test(test, explained);
-    suite_add_tcase(suite, test);
-    return suite;
-}

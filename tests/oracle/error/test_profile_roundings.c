@@ -4,6 +4,8 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(120);
+
 static struct pass p;
 static struct m3_profile *profile;
 
@@ -244,7 +246,7 @@ static const struct {
  * Claim: an honest cache passes where the profile allows its format, with and without a scale, and fails without the
  *        word and by a finer one; values that were not scaled back (1.25 times), and keys of the token before, fail.
  * Seen to fail with the values' rounding left out of the spread. */
-START_TEST(cache)
+START_LOOP_TEST(cache, sizeof caches / sizeof *caches)
 {
     begin(caches[_i].profile);
     const struct m3_known *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
@@ -276,16 +278,3 @@ START_TEST(cache)
     end();
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_roundings");
-    TCase *test = tcase_create("profile_roundings");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, fused_norm);
-    tcase_add_test(test, without_terms);
-    tcase_add_loop_test(test, cache, 0, sizeof caches / sizeof *caches);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,9 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_profile *open_profile(const char *name)
 {
     struct m3_error error = { 0 };
@@ -189,20 +192,3 @@ START_TEST(built_in)
     ck_assert_int_eq(names, files);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_words");
-    TCase *test = tcase_create("profile_words");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, base);
-    tcase_add_test(test, words);
-    tcase_add_test(test, caches);
-    tcase_add_test(test, parts);
-    tcase_add_test(test, refusals);
-    tcase_add_test(test, built_in);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,8 @@
 #include "files.h"
 #include "passes.h"
 
+TIMEOUT(120);
+
 static struct pass p;
 
 /* Recomputed from what `known` gives; NULL where the case has no such tap. */
@@ -546,21 +548,3 @@ START_TEST(least_steps)
     pass_end(&p);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("remake");
-    TCase *test = tcase_create("remake");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, readings);
-    tcase_add_test(test, rows);
-    tcase_add_test(test, cached);
-    tcase_add_test(test, missing);
-    tcase_add_test(test, rounded);
-    tcase_add_test(test, quantised);
-    tcase_add_test(test, least_steps);
-    tcase_add_test(test, weights);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,8 @@
 
 #include <float.h>
 
+TIMEOUT(60);
+
 enum { N = 1000 };
 
 static double r[N], c[N], B[N], w[N];
@@ -361,22 +363,3 @@ START_TEST(profile)
     ck_assert_int_eq(m3_verdict_of(&tap).verdict, M3_VERDICT_FAIL);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("tiers");
-    TCase *test = tcase_create("tiers");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, allowed);
-    tcase_add_test(test, elements);
-    tcase_add_test(test, limits);
-    tcase_add_test(test, statistics);
-    tcase_add_test(test, drawn);
-    tcase_add_test(test, not_numbers);
-    tcase_add_test(test, zero_rule);
-    tcase_add_test(test, grid);
-    tcase_add_test(test, profile);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -3,6 +3,8 @@
 #include "files.h"
 #include "passes.h"
 
+TIMEOUT(300);
+
 static struct pass p;
 static struct m3_trace *trace;
 static int deep;                /* a hole takes what it reads with it */
@@ -288,17 +290,3 @@ START_TEST(forgets)
     pass_end(&p);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("trace");
-    TCase *test = tcase_create("trace");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, holes);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, forgets);
-    tcase_add_test(test, coarser_dump);
-    suite_add_tcase(suite, test);
-    return suite;
-}

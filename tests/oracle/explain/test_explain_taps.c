@@ -15,6 +15,8 @@
 #include "model/semantics.h"
 #include "oracle/explain/explain.h"
 
+TIMEOUT(600);
+
 /* ---- a step followed from the recorded numbers of its operands */
 
 static const double *values_of(const struct m3_steps *s, int step) { return s->list[step].values; }
@@ -274,7 +276,7 @@ static void open_golden(const struct golden *g)
 
 /* Goal:  the steps recombine to the bits of the result, for every tap of the goldens.
  * Claim: result and operands are those of a pass; each step follows from its operands, by other code than the tool's. */
-START_TEST(every_tap)
+START_LOOP_TEST(every_tap, CASES)
 {
     const struct golden *g = &cases[_i];
     struct m3_safetensors *file;
@@ -334,15 +336,3 @@ START_TEST(equations)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("explain");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 600);
-    tcase_add_loop_test(all, every_tap, 0, CASES);
-    tcase_add_test(all, every_operator);
-    tcase_add_test(all, equations);
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -1,6 +1,8 @@
 /* Rows of one sequence, paired by their number; shapes that do not allow it. */
 #include "dumps.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Dumps of `embed` [n,2] whose element is 10 t + column, except for `wrong_row` where 1 is added to column 1. */
 static void write_rows(const char *path, const int32_t *rows, int64_t n, int64_t wrong_row)
 {
@@ -157,19 +159,3 @@ START_TEST(shapes_that_differ)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("align");
-    TCase *tests = tcase_create("align");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, rows_against_all);
-    tcase_add_test(tests, rows_against_rows);
-    tcase_add_test(tests, rows_that_do_not_fit);
-    tcase_add_test(tests, rows_of_patches);
-    tcase_add_test(tests, rows_must_ascend);
-    tcase_add_test(tests, shapes_that_differ);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

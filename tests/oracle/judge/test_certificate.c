@@ -6,6 +6,8 @@
 
 #include "oracle/judge/certificate.h"
 
+TIMEOUT(60);
+
 enum { IDS = 5, SETS = 1 << IDS };
 
 static uint64_t state = 1;
@@ -557,25 +559,3 @@ START_TEST(measured_rates)
                   uncertified[1], uncertified[2]);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("certificate");
-    TCase *tests = tcase_create("certificate");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, all_scores_within_bounds);
-    tcase_add_test(tests, twins);
-    tcase_add_test(tests, twins_said);
-    tcase_add_test(tests, gaps);
-    tcase_add_test(tests, not_a_number);
-    tcase_add_test(tests, unsound_lists);
-    tcase_add_test(tests, ties);
-    tcase_add_test(tests, suspects_and_slots);
-    tcase_add_test(tests, margins);
-    tcase_add_test(tests, margin_alone);
-    tcase_add_test(tests, margin_of_no_experts);
-    tcase_add_test(tests, measured_rates);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

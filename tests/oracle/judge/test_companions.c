@@ -9,6 +9,8 @@
 #include "oracle/error/operators.h"
 #include "oracle/error/recompute.h"
 
+TIMEOUT(120);
+
 static struct m3_error error;
 
 static struct m3_safetensors *opened(const char *name)
@@ -82,7 +84,7 @@ static void same_weight(const char *what, const struct m3_weight *got, const str
  *        positions, mask, grids, hash; the reading.
  * Seen to fail with the dtype not taken over, router biases or modules not known, the matrix's shape for its bias's,
  * all shapes [1], the hash of the ids alone. */
-START_TEST(model_and_case)
+START_LOOP_TEST(model_and_case, 5)
 {
     begin(_i, _i % 2);
     const struct m3_model *got = m3_companions_model(companions);
@@ -177,7 +179,7 @@ static int needs_matrix(const struct m3_node *node)
  *        allowance has steps; a gain of every tap that needs a matrix, that of a linear one the lengths of its rows;
  *        what rounding intermediates costs, of experts and the shared expert alone; margins one for each decision.
  * Seen to fail with the dtype not taken over, one gain for all rows taken for one of each. */
-START_TEST(taps)
+START_LOOP_TEST(taps, 5)
 {
     begin(_i, _i % 2 == 0);
     const struct m3_semantics *semantics = m3_companions_semantics(companions);
@@ -376,16 +378,3 @@ START_TEST(refused)
     end();
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("companions");
-    TCase *test = tcase_create("companions");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, model_and_case, 0, 5);
-    tcase_add_loop_test(test, taps, 0, 5);
-    tcase_add_test(test, refused);
-    suite_add_tcase(suite, test);
-    return suite;
-}

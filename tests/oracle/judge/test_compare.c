@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Goal:  taps without elements are no pass.
  * Seen to fail with the count of elements not checked. */
 START_TEST(nothing_to_judge)
@@ -243,22 +245,3 @@ START_TEST(formats)
     ck_assert(notes_say("semantics differ: got {\"pool\":\"lse\"}, expected {}"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("compare");
-    TCase *tests = tcase_create("compare");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, nothing_to_judge);
-    tcase_add_test(tests, status_precedence);
-    tcase_add_test(tests, execution_order);
-    tcase_add_test(tests, taps_of_one_file);
-    tcase_add_test(tests, many_missing);
-    tcase_add_test(tests, hints);
-    tcase_add_test(tests, nothing_in_common);
-    tcase_add_test(tests, hashes);
-    tcase_add_test(tests, formats);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

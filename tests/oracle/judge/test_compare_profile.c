@@ -31,6 +31,8 @@ static void teardown(void)
     dumps_teardown();
 }
 
+FIXTURE(dumps_setup, teardown);
+
 /* Goal:  under bf16 a tap is allowed 4 f32_max 2^16, one rounding of 2^-8, and 1e-7.
  * Given: f32_max 2^-20: 2^-2 + 2^-8 + 1e-7 of the largest, 4; f32_rel_l2 2^-20 too, which nothing here reaches.
  * Seen to fail with 2^-9 for the rounding, and with 2^15 for 2^16. */
@@ -418,25 +420,3 @@ START_TEST(ranks_in_reports)
     free(text);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("compare under profiles");
-    TCase *tests = tcase_create("profile");
-    tcase_add_checked_fixture(tests, dumps_setup, teardown);
-    tcase_add_test(tests, stretched);
-    tcase_add_test(tests, too_wide);
-    tcase_add_test(tests, exact);
-    tcase_add_test(tests, grid);
-    tcase_add_test(tests, follows_from_other_choices);
-    tcase_add_test(tests, nothing_left_after_other_choices);
-    tcase_add_test(tests, pixels);
-    tcase_add_test(tests, ranked);
-    tcase_add_test(tests, not_ranked);
-    tcase_add_test(tests, whole_taps);
-    tcase_add_test(tests, ranked_up_to_other_choices);
-    tcase_add_test(tests, ranks_in_reports);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -3,6 +3,8 @@
 
 #include "oracle/judge/drift.h"
 
+TIMEOUT(60);
+
 /* ---- formulas */
 
 /* Goal:  length, share along x and rest of a drift; what they become.
@@ -298,16 +300,3 @@ START_TEST(chains)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("drift");
-    TCase *test = tcase_create("drift");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, matrix);
-    tcase_add_test(test, chains);
-    suite_add_tcase(suite, test);
-    return suite;
-}

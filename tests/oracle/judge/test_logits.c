@@ -5,6 +5,8 @@
 
 #include "oracle/judge/logits.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 enum { T = 3, V = 4, PADDED = 6 };
 
 static const double truth[T * V] = { 1, 2, 4, 0.5, 3, -1, 0.25, 2, -2, 1, 5, 0.75 };
@@ -98,16 +100,3 @@ START_TEST(ambiguous)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("logits");
-    TCase *tests = tcase_create("logits");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, padded);
-    tcase_add_test(tests, vector);
-    tcase_add_test(tests, ambiguous);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -142,6 +142,9 @@ static void remove_runs(void)
     remove_folder();
 }
 
+TIMEOUT(120);
+FIXTURE_ONCE(make_runs, remove_runs);
+
 static int compare_with(const char *options)
 {
     return m3ref("compare %s %s --json %s", in_folder("truth"), in_folder("candidate"), options);
@@ -176,7 +179,7 @@ END_TEST
  * Given: taps of operators with and without weights, off by a factor of 1.001 or in one element by 1 %.
  * Claim: the first divergence; what reads the tap without weights fails too, and another tap passes.
  * Seen to fail with nothing recomputed, with drift not measured, with 1000 times the steps. */
-START_TEST(local)
+START_LOOP_TEST(local, 7)
 {
     static const struct {
         const char *tap, *reader, *after;
@@ -345,7 +348,7 @@ END_TEST
 
 /* Goal:  mistakes in experts and what is around them show under bf16 where they are made, a third of them in each slice.
  * Seen to fail with `.inside` 100 times as large, for the three in experts. */
-START_TEST(mistakes_under_bf16)
+START_LOOP_TEST(mistakes_under_bf16, 9)
 {
     static const char *const mistakes[][2] = {
         { "act.params_dropped", "layers.2.moe.expert_out" },
@@ -473,24 +476,3 @@ START_TEST(no_numbers)
     ck_assert(has("err", "layers.1.q_proj.bound: element 0: got nan, expected a number of at least 0"));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("operator_check");
-    TCase *tests = tcase_create("operator_check");
-    tcase_set_timeout(tests, 120);
-    tcase_add_unchecked_fixture(tests, make_runs, remove_runs);
-    tcase_add_test(tests, honest);
-    tcase_add_loop_test(tests, local, 0, 7);
-    tcase_add_test(tests, never_hidden);
-    tcase_add_test(tests, suspect);
-    tcase_add_test(tests, inputs_that_are_missing);
-    tcase_add_test(tests, rounded_intermediates);
-    tcase_add_loop_test(tests, mistakes_under_bf16, 0, 9);
-    tcase_add_test(tests, nothing_compared_excuses_nothing);
-    tcase_add_test(tests, some_rows_alone);
-    tcase_add_test(tests, no_numbers);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

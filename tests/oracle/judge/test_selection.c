@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 #define BLOCKS "layers.3.index.blocks"
 #define SCORES "layers.3.index.block_scores"
 #define EXPERTS "layers.3.moe.experts"
@@ -401,27 +403,3 @@ START_TEST(ids_that_do_not_fit_the_slots)
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("selection");
-    TCase *tests = tcase_create("selection");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, kinds_of_sets);
-    tcase_add_test(tests, another_number);
-    tcase_add_test(tests, ids_beyond_the_scores);
-    tcase_add_test(tests, blocks_that_the_row_does_not_see);
-    tcase_add_test(tests, ties);
-    tcase_add_test(tests, ties_of_several);
-    tcase_add_test(tests, decisions);
-    tcase_add_test(tests, broken_reference);
-    tcase_add_test(tests, shapes_of_selections);
-    tcase_add_test(tests, permuted_experts);
-    tcase_add_test(tests, experts_that_differ);
-    tcase_add_test(tests, no_common_expert);
-    tcase_add_test(tests, expert_ids);
-    tcase_add_test(tests, ids_that_do_not_fit_the_slots);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

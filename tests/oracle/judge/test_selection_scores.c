@@ -7,6 +7,8 @@
 #include "oracle/judge/judge.h"
 #include "oracle/report/ledger.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 #define BLOCKS "layers.3.index.blocks"
 #define BLOCK_SCORES "layers.3.index.block_scores"
 #define EXPERTS "layers.3.moe.experts"
@@ -504,24 +506,3 @@ START_TEST(ledger)
     free(text);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("selection scores");
-    TCase *tests = tcase_create("selection scores");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, own_scores);
-    tcase_add_test(tests, roundings);
-    tcase_add_test(tests, reference_scores);
-    tcase_add_test(tests, margin_without_bias);
-    tcase_add_test(tests, forced_and_shared);
-    tcase_add_test(tests, scores_that_do_not_explain);
-    tcase_add_test(tests, given_scores);
-    tcase_add_test(tests, profiles);
-    tcase_add_test(tests, bit_equal);
-    tcase_add_test(tests, next_token);
-    tcase_add_test(tests, ledger);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -12,6 +12,8 @@ static struct m3_error error;
 static void setup(void) { taint = m3_taint_new(LAST); }
 static void teardown(void) { m3_taint_free(taint); }
 
+FIXTURE(setup, teardown);
+
 static void flip(int64_t layer, int64_t row, int64_t group)
 {
     ck_assert_int_eq(m3_taint_add(taint, layer, row, group, &error), M3_OK);
@@ -114,18 +116,3 @@ START_TEST(far)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("taint");
-    TCase *tests = tcase_create("taint");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, nothing);
-    tcase_add_test(tests, experts);
-    tcase_add_test(tests, blocks);
-    tcase_add_test(tests, many);
-    tcase_add_test(tests, far);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

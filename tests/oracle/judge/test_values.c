@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Goal:  a dump equals itself, and every number of the result says so.
  * Seen to fail with `judged` counted twice. */
 START_TEST(equal_files_pass)
@@ -272,26 +274,3 @@ START_TEST(dtypes)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("values");
-    TCase *tests = tcase_create("values");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, equal_files_pass);
-    tcase_add_test(tests, counts);
-    tcase_add_test(tests, max_just_under_and_over);
-    tcase_add_test(tests, l2_just_under_and_over);
-    tcase_add_test(tests, without_a_stated_error);
-    tcase_add_test(tests, one_stated_error);
-    tcase_add_test(tests, a_stated_error_must_be_a_number);
-    tcase_add_test(tests, nan_in_the_candidate);
-    tcase_add_test(tests, nan_in_the_reference);
-    tcase_add_test(tests, infinities);
-    tcase_add_test(tests, zero_reference);
-    tcase_add_test(tests, extreme_sizes);
-    tcase_add_test(tests, dtypes);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

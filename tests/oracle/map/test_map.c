@@ -41,6 +41,8 @@ static void teardown(void)
     dumps_teardown();
 }
 
+FIXTURE(setup, teardown);
+
 static void add(const char *name, enum m3_dtype dtype, const void *data, int rank, const int64_t *shape)
 {
     int64_t count = 1;
@@ -626,34 +628,3 @@ START_TEST(built_in)
     ck_assert(learnt.of['T'] == T && learnt.of['B'] == 0 && learnt.of['X'] == 0);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("map");
-    TCase *tests = tcase_create("map");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, batch_and_axes);
-    tcase_add_test(tests, fused);
-    tcase_add_test(tests, interleaved);
-    tcase_add_test(tests, orders);
-    tcase_add_test(tests, repeated);
-    tcase_add_test(tests, chunks);
-    tcase_add_test(tests, sides);
-    tcase_add_test(tests, arithmetic);
-    tcase_add_test(tests, scattered);
-    tcase_add_test(tests, wrong_lists);
-    tcase_add_test(tests, alternatives);
-    tcase_add_test(tests, tuples_and_factors);
-    tcase_add_test(tests, ids);
-    tcase_add_test(tests, scores);
-    tcase_add_test(tests, rows);
-    tcase_add_test(tests, last_row);
-    tcase_add_test(tests, leftovers);
-    tcase_add_test(tests, wrong_tensors);
-    tcase_add_test(tests, no_elements);
-    tcase_add_test(tests, wrong_maps);
-    tcase_add_test(tests, built_in);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -8,6 +8,9 @@
 #include "oracle/operators/drawn/file.h"
 #include "oracle/operators/plans.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 static const char sizes[] = "T=12,E=700,H=256,F=512,J=16,K=2";
 
 static void make_drawn(const char *op, const char *path)
@@ -215,16 +218,3 @@ START_TEST(stale_sets)
     }
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("drawn operands");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 240);
-    tcase_add_test(all, drawn_as_stored);
-    tcase_add_test(all, written);
-    tcase_add_test(all, stale_sets);
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -5,6 +5,9 @@
 #include "oracle/operators/evaluate.h"
 #include "oracle/operators/which.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 static const char *cases_path, *results_path;
 
 static void open_set(struct op_set *set, const char *op, const struct m3_make_options *options)
@@ -216,7 +219,7 @@ enum { OWN = sizeof own_mistakes / sizeof own_mistakes[0] };
 
 /* Goal:  a mistake that a kernel of the test makes is named, from F32 and from BF16 results.
  * Seen to fail with differences below 3e-2 (in L2) taken for 0. */
-START_TEST(own)
+START_LOOP_TEST(own, 2 * OWN)
 {
     const struct own *m = &own_mistakes[_i % OWN];
     const int half = _i >= OWN;
@@ -248,7 +251,7 @@ END_TEST
 /* Goal:  a failure that is no known mistake has no name: the right results with one element off, with a factor of
  *        1.01, or those of half precision under fp32.
  * Seen to fail with a name where all distances are infinite: a case whose right results are zeros. */
-START_TEST(unknown)
+START_LOOP_TEST(unknown, 3 * m3_operator_rows())
 {
     const char *op = m3_operator_at(_i / 3)->name;
     const int form = _i % 3;
@@ -284,7 +287,7 @@ static int is_kept(const char *name)
 
 /* Goal:  a kernel that stores in BF16 passes under bf16, and fails under fp32 unless its results are numbers of BF16.
  * Optional outputs are left out: the later ones are computed from what was not rounded, as in a fused kernel. Outputs that bf16 keeps in F32 (scores, weights of experts, lse, angles) are stored so. */
-START_TEST(stored_in_bf16)
+START_LOOP_TEST(stored_in_bf16, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     struct op_set set;
@@ -361,7 +364,7 @@ static int64_t cut(struct op_values *v, const json_t *rows)
  * Claim: a wrong number in a row that is not listed is not seen; in a listed one it fails, under the row's number.
  * Seen to fail with the first rows in place of the listed ones, from --run and where the results hold all rows; with
  *        rotated keys of the listed rows alone given to vision_attention. */
-START_TEST(sampled)
+START_LOOP_TEST(sampled, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     /* Gradients are sums over all rows. */
@@ -407,18 +410,3 @@ START_TEST(sampled)
     op_close(&set);
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("op mistakes");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 120);
-    tcase_add_test(all, known_mistakes);
-    tcase_add_loop_test(all, own, 0, 2 * OWN);
-    tcase_add_loop_test(all, unknown, 0, 3 * m3_operator_rows());
-    tcase_add_loop_test(all, stored_in_bf16, 0, m3_operator_rows());
-    tcase_add_loop_test(all, sampled, 0, m3_operator_rows());
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -3,6 +3,8 @@
 
 #include "oracle/partials/reduce.h"
 
+TIMEOUT(60);
+
 /* A float to bf16 by its bits, as engines convert. */
 static float to_bfloat(float x)
 {
@@ -148,17 +150,3 @@ START_TEST(sizes)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("reduce");
-    TCase *test = tcase_create("reduce");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, roundings);
-    tcase_add_test(test, cuts);
-    tcase_add_test(test, ranges);
-    tcase_add_test(test, sizes);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -8,6 +8,9 @@
 
 #include "oracle/report/private/format.h"
 
+TIMEOUT(120);
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* What no page may hold: it must show itself without a network and without scripts. */
 static void check_alone(const char *text)
 {
@@ -215,7 +218,7 @@ static const struct {
     int T, C;
 } sizes[] = { { 67, 131 }, { 64, 128 }, { 5, 3 }, { 1, 1 }, { 131, 1 }, { 2, 1009 } };
 
-START_TEST(map)
+START_LOOP_TEST(map, sizeof sizes / sizeof sizes[0])
 {
     const int T = sizes[_i].T, C = sizes[_i].C;
     double *want = malloc((size_t)(T * C) * sizeof *want), *got = malloc((size_t)(T * C) * sizeof *got);
@@ -522,24 +525,3 @@ START_TEST(bounded)
     free(text);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("html");
-    TCase *tests = tcase_create("html");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, stages);
-    tcase_add_test(tests, bars);
-    tcase_add_loop_test(tests, map, 0, sizeof sizes / sizeof sizes[0]);
-    tcase_add_test(tests, not_finite);
-    tcase_add_test(tests, aligned);
-    tcase_add_test(tests, selections);
-    tcase_add_test(tests, nothing);
-    tcase_add_test(tests, all_pass);
-    tcase_add_test(tests, odd_words);
-    tcase_add_test(tests, bounded);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

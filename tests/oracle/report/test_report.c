@@ -7,6 +7,8 @@
 
 #include "oracle/report/report.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* The position after the next `words`, which must be there. */
 __attribute__((noinline)) static const char *after(const char *at, const char *words)
 {
@@ -256,20 +258,3 @@ START_TEST(full_disk)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("report");
-    TCase *tests = tcase_create("report");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, as_text);
-    tcase_add_test(tests, at_most_25_lines);
-    tcase_add_test(tests, at_most_25_lines);
-    tcase_add_test(tests, text_of_a_pass_and_of_nothing);
-    tcase_add_test(tests, json_stages);
-    tcase_add_test(tests, json_selection_and_summary);
-    tcase_add_test(tests, full_disk);
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -9,6 +9,8 @@
 
 #include "oracle/server/answer.h"
 
+FIXTURE(make_folder, remove_folder);
+
 #define CANDIDATES "tests/candidates/answer_"
 enum { V = 211, PROMPT = 40, NEW = 20 };
 
@@ -38,7 +40,7 @@ static const struct {
               { "vllm_tokens", 0, 1 }, { "llama_cpp", 0, 1 }, { "llama_cpp_post", 0, 1 } };
 
 /* Claim: each form gives the entries of SGLang's answer, which the same run made; ids ascending. */
-START_TEST(same_numbers)
+START_LOOP_TEST(same_numbers, sizeof forms / sizeof *forms)
 {
     struct m3_answer want = answer_of("sglang"), a = answer_of(forms[_i].form);
     ck_assert_int_eq(want.count, PROMPT + NEW - 1);
@@ -201,7 +203,7 @@ static const struct {
     { "{\"prompt_ids\":[1,2],\"ids\":[3.5]}", "no whole number" },
 };
 
-START_TEST(refusals)
+START_LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     struct m3_answer a;
     struct m3_error error = { 0 };
@@ -277,7 +279,7 @@ static const struct {
     { TOKENS("6,5,5,8", ITEM(6) "," ITEM(5) "," ITEM(5)), { 0, 1, 2 }, 3, 0, 1 },
 };
 
-START_TEST(shorter_lists)
+START_LOOP_TEST(shorter_lists, sizeof shorter / sizeof *shorter)
 {
     struct m3_answer a = answer_in(shorter[_i].text);
     ck_assert_int_eq(a.generated_count, 4);
@@ -318,21 +320,3 @@ START_TEST(dumps)
     ck_assert(!m3_is_answer("missing"));
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("answer");
-    TCase *t = tcase_create("answer");
-    suite_add_tcase(s, t);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, same_numbers, 0, sizeof forms / sizeof *forms);
-    tcase_add_test(t, same_tokens);
-    tcase_add_test(t, other_prompt);
-    tcase_add_loop_test(t, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(t, special_values);
-    tcase_add_test(t, echo_with_ids);
-    tcase_add_loop_test(t, shorter_lists, 0, sizeof shorter / sizeof *shorter);
-    tcase_add_test(t, texts_in_lists);
-    tcase_add_test(t, dumps);
-    return s;
-}

@@ -9,6 +9,9 @@
 #include "oracle/variants/private/honest.h"
 #include "twin.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 struct subject {
     struct m3_model *model;
     struct m3_case c;
@@ -90,7 +93,7 @@ static const struct {
     { "golden/block128/model", "golden/block128/case.safetensors", M3_SELECT_GROUP, 700, 4 },
 };
 
-START_TEST(same_operators)
+START_LOOP_TEST(same_operators, sizeof floats / sizeof *floats)
 {
     write_text(in_folder("plain.json"), "{\"name\": \"plain\", \"u\": \"f32\"}");
     struct subject s = subject_of(floats[_i].model, floats[_i].c, in_folder("plain.json"));
@@ -144,7 +147,7 @@ static const struct {
     { "vision.layers.0.rope.cos", "vision.layers.0.k_proj", "vision.layers.0.k_rope" },
 };
 
-START_TEST(each_point)
+START_LOOP_TEST(each_point, sizeof points / sizeof *points)
 {
     char text[200];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", \"store\": {\"%s\": \"bf16\"}}", points[_i].point);
@@ -189,7 +192,7 @@ static const struct {
       "layers.4.moe.expert_out", 0.005, 0.05 },
 };
 
-START_TEST(each_rule)
+START_LOOP_TEST(each_rule, sizeof rules / sizeof *rules)
 {
     char text[300];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", %s}", rules[_i].field);
@@ -363,24 +366,3 @@ START_TEST(honest)
     end_subject(&s);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("envelope_make");
-    TCase *test = tcase_create("envelope_make");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, same_operators, 0, sizeof floats / sizeof *floats);
-    tcase_add_loop_test(test, each_point, 0, sizeof points / sizeof *points);
-    tcase_add_loop_test(test, each_rule, 0, sizeof rules / sizeof *rules);
-    tcase_add_test(test, repeats);
-    tcase_add_test(test, honest);
-    suite_add_tcase(suite, test);
-
-    TCase *numbers = tcase_create("numbers");
-    tcase_add_checked_fixture(numbers, make_folder, remove_folder);
-    tcase_add_test(numbers, rounding);
-    suite_add_tcase(suite, numbers);
-    return suite;
-}

@@ -35,6 +35,10 @@ static void teardown(void)
     m3_model_close(model);
 }
 
+TIMEOUT(300);
+FIXTURE(setup, teardown);
+FIXTURE_ONCE(make_truth, remove_folder);
+
 static void under(const char *name, int skips_nothing)
 {
     m3_honest_free(honest);
@@ -84,7 +88,7 @@ static const struct {
     { "fp8", "bf16" },      { "fp8+act_token", "bf16" },
 };
 
-START_TEST(draws)
+START_LOOP_TEST(draws, sizeof profiles / sizeof *profiles)
 {
     const int in_8_bits = strncmp(profiles[_i].name, "fp8", 3) == 0;
     int explained = 0;
@@ -117,7 +121,7 @@ static const struct {
     { "act.swap", "layers.2.moe.expert_out" },
 };
 
-START_TEST(mistakes_in_fp8)
+START_LOOP_TEST(mistakes_in_fp8, sizeof in_fp8 / sizeof *in_fp8)
 {
     char first[80];
     if (!in_slice(_i, 2)) return;
@@ -190,19 +194,3 @@ START_TEST(words_are_tried)
     }
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("judged draws");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 300);
-    tcase_add_unchecked_fixture(all, make_truth, remove_folder);
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, draws, 0, sizeof profiles / sizeof *profiles);
-    tcase_add_loop_test(all, mistakes_in_fp8, 0, sizeof in_fp8 / sizeof *in_fp8);
-    tcase_add_test(all, blamed_outputs);
-    tcase_add_test(all, words_are_tried);
-    suite_add_tcase(suite, all);
-    return suite;
-}

@@ -46,6 +46,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(240);
+FIXTURE(setup, teardown);
+
 static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
 static const struct run_case *case_named(const char *name)
@@ -255,7 +258,7 @@ static void named(const struct m3_mistake *mistake, const char *tap)
  *        where the profile permits as much. A correct run has no culprit.
  * Seen to fail with a group's own scores for the next group's, figures changed in SPEC, a limit of 0.1 for 1e-5 in
  * compare, the last tap that fails for the culprit. */
-START_TEST(found)
+START_LOOP_TEST(found, CASES)
 {
     static struct spec_row rows[SPEC_ROWS];
     const int count = spec_rows(rows, 5);
@@ -315,7 +318,7 @@ enum { RIGHT = sizeof right / sizeof right[0] };
  * Claim: every stage that both hold passes (a golden of a reading holds some taps, the run all); every mistake with a
  *        reading is tried, and no other.
  * Seen to fail with pool=lse for index_scale=rsqrt. */
-START_TEST(readings)
+START_LOOP_TEST(readings, RIGHT)
 {
     const struct m3_mistake *mistake = m3_mistake_named(right[_i].id);
     int with = 0;
@@ -626,22 +629,3 @@ START_TEST(what_is_lacking)
     ck_assert_ptr_null(m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case));
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("known_bugs");
-    TCase *test = tcase_create("known_bugs");
-    tcase_set_timeout(test, 240);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(test, found, 0, CASES);
-    tcase_add_loop_test(test, readings, 0, RIGHT);
-    tcase_add_test(test, not_computed);
-    tcase_add_test(test, nan_anywhere);
-    tcase_add_test(test, careless_sums);
-    tcase_add_test(test, shuffled_tokens);
-    tcase_add_test(test, complete);
-    tcase_add_test(test, what_is_lacking);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -4,6 +4,8 @@
 
 #include "passes.h"
 
+TIMEOUT(300);
+
 static struct pass p;
 
 /* A change of one of them. */
@@ -337,15 +339,3 @@ START_TEST(pictures)
     pass_end(&p);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("derivatives");
-    TCase *test = tcase_create("derivatives");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, text);
-    tcase_add_test(test, pictures);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -5,6 +5,8 @@
 
 #include "passes.h"
 
+TIMEOUT(300);
+
 /* ---- the statistic */
 
 enum { ROWS = 40, WIDTH = 30 };
@@ -375,18 +377,3 @@ START_TEST(saturated)
     close_bf16();
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("parameters");
-    TCase *test = tcase_create("parameters");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, fit);
-    tcase_add_test(test, robust);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, power);
-    tcase_add_test(test, saturated);
-    suite_add_tcase(suite, test);
-    return suite;
-}

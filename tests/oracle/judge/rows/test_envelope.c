@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+FIXTURE(make_folder, remove_folder);
+
 static const char *const logits[] = { "logits" };
 
 /* Goal:  percentile, median, limits by hand; how many choices come before a tap.
@@ -100,15 +102,3 @@ START_TEST(refused)
     m3_profile_close(profile);
 }
 END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("envelope");
-    TCase *test = tcase_create("envelope");
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, ranks);
-    tcase_add_test(test, refused);
-    suite_add_tcase(suite, test);
-    return suite;
-}

@@ -8,6 +8,8 @@
 #include "model/taps.h"
 #include "oracle/judge/rows/rows.h"
 
+FIXTURE(make_folder, remove_folder);
+
 enum { T = 40, WIDTH = 64, RUNS = 8 };
 static const double e = 0.01;           /* of every run, in every row */
 
@@ -126,7 +128,7 @@ static const struct {
     { 0.01, 12, M3_VERDICT_FAIL },     { 0.01, 2, M3_VERDICT_SUSPECT },   { NAN, 0, M3_VERDICT_FAIL },
 };
 
-START_TEST(by_error)
+START_LOOP_TEST(by_error, sizeof claims / sizeof *claims)
 {
     write_rows(in_folder("rows"), e, 8, 1);
     const struct made candidate = { in_folder("candidate"), 0, T, claims[_i].share, 63, claims[_i].worse };
@@ -216,17 +218,3 @@ START_TEST(not_of_this)
     ck_assert_str_eq(v.why, "honest implementations of the profile are not known for this tap");
 }
 END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rows");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_add_loop_test(all, by_error, 0, sizeof claims / sizeof *claims);
-    tcase_add_test(all, one_row);
-    tcase_add_test(all, few_rows);
-    tcase_add_test(all, last_quarter);
-    tcase_add_test(all, not_of_this);
-    suite_add_tcase(suite, all);
-    return suite;
-}
