@@ -29,20 +29,18 @@ static const struct {
     { "\xc3(", "?(" },
 };
 
-START_LOOP_TEST(printable, sizeof texts / sizeof texts[0])
+LOOP_TEST(printable, sizeof texts / sizeof texts[0])
 {
     char text[64];
     strcpy(text, texts[_i].given);
     m3_make_printable(text, strlen(text));
     ck_assert_str_eq(text, texts[_i].wanted);
 }
-END_TEST
 
 /* Claim: nothing behind the length is read or written. */
-START_TEST(length)
+TEST(length)
 {
     char text[] = "ab\xe2\x80\xae\n";
     m3_make_printable(text, 4);
     ck_assert_str_eq(text, "ab??\xae\n");
 }
-END_TEST

@@ -84,7 +84,7 @@ static int blame(const char *more) { return m3ref("blame " MODEL " %s --case " C
 /* Goal:  both judges take logits that are padded, or a vector, and say so.
  * Claim: pass, every stage judged (of the vector, the last row); the copy with logits as they were says nothing.
  * Seen to fail with padded logits refused, with `rows` of the whole dump for the vector. */
-START_TEST(accepted)
+TEST(accepted)
 {
     char more[600];
     snprintf(more, sizeof more, "--html %s", in_folder("page"));
@@ -97,12 +97,11 @@ START_TEST(accepted)
         ck_assert(has("out", says[how]) && has("out", "pass  130 of 130 taps judged"));
     }
 }
-END_TEST
 
 /* Goal:  blame has the hints of compare.
  * Claim: log-softmax fails and heads exchanged are not comparable, in both with the same words.
  * Seen to fail with the hint left out of the text of blame. */
-START_TEST(hints)
+TEST(hints)
 {
     store(LOG_SOFTMAX);
     ck_assert_int_eq(compare(""), 1);
@@ -115,4 +114,3 @@ START_TEST(hints)
     ck_assert_int_eq(blame(""), 3);
     ck_assert(has("out", "tokens and heads exchanged? Store [T,heads,..]"));
 }
-END_TEST

@@ -15,7 +15,7 @@ static int op_status(const char *words)
 }
 
 /* Goal:  cases are cut, run and judged, by files, through standard output and from the companions' own case. */
-START_TEST(round_trip)
+TEST(round_trip)
 {
     ck_assert_int_eq(op_status("select_blocks --make @/c " GOLDEN " --tap layers.3.index.blocks " TINY), 0);
     ck_assert(has("out", "1 case from"));
@@ -38,7 +38,6 @@ START_TEST(round_trip)
     ck_assert_int_eq(op_status("rms_norm --run @/n @/r"), 0);
     ck_assert_int_eq(op_status("rms_norm --check @/n @/r"), 0);
 }
-END_TEST
 
 static const struct {
     const char *words;
@@ -80,7 +79,7 @@ static const struct {
 enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
 
 /* Goal:  wrong words and files: one line that names them, the status, no file. */
-START_LOOP_TEST(words, BAD_WORDS)
+LOOP_TEST(words, BAD_WORDS)
 {
     const int status = op_status(bad_words[_i].words);
     ck_assert_msg(status == bad_words[_i].status, "%s: status %d", bad_words[_i].words, status);
@@ -88,13 +87,11 @@ START_LOOP_TEST(words, BAD_WORDS)
     ck_assert(has("err", bad_words[_i].says));
     ck_assert(!exists("x"));
 }
-END_TEST
 
 /* Goal:  no input is overwritten. */
-START_TEST(inputs_stay)
+TEST(inputs_stay)
 {
     copy("golden/tiny/golden.safetensors.gz", in_folder("d.gz"));
     ck_assert_int_eq(op_status("rms_norm --make @/d.gz --from @/d.gz --tap layers.0.attn_norm " TINY), 64);
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST

@@ -50,7 +50,7 @@ static const struct {
 };
 
 /* Claim: status 70, a line that names the operator, and no dump, within the time limit. */
-START_LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
+LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("run " TINY " --timeout 1 --ops %s --dump %s", plugin(faults[_i].plugin), in_folder("d")),
                      70);
@@ -58,19 +58,17 @@ START_LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
     ck_assert_int_eq(error_lines(), faults[_i].lines);
     ck_assert_int_eq(entries(), 2); /* out and err */
 }
-END_TEST
 
 /* Claim: the case fails with the same words. */
-START_LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
+LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("op rms_norm --cases 1 --timeout 1 --ops %s --all", plugin(faults[_i].plugin)), 1);
     ck_assert(has("out", faults[_i].says));
     ck_assert(has("out", " fail"));
 }
-END_TEST
 
 /* Claim: what a plug-in prints does not reach standard output, which a program may read. */
-START_TEST(prints)
+TEST(prints)
 {
     size_t count;
     ck_assert_int_eq(m3ref("generate " TINY " --max-new 2 --json --ops %s", plugin("worse_norm.so,print")), 0);
@@ -82,7 +80,6 @@ START_TEST(prints)
     ck_assert_uint_ge(count, 2 << 20);
     free(err);
 }
-END_TEST
 
 /* Runs with the output in a pipe, whose reader sees its end only when no process holds it any more. */
 static int run_in_pipe(const char *before, const char *word)
@@ -97,7 +94,7 @@ static int run_in_pipe(const char *before, const char *word)
 }
 
 /* Claim: processes that a plug-in leaves behind end with the program, and copies of it do not go on with its work. */
-START_TEST(forks)
+TEST(forks)
 {
     static const char *const words[] = { "worse_norm.so,stay", "worse_norm.so,fork" };
     for (size_t i = 0; i < 2; i++) {
@@ -112,10 +109,9 @@ START_TEST(forks)
         ck_assert_int_eq(entries(), 2); /* out, d */
     }
 }
-END_TEST
 
 /* Claim: they end too when a signal ends the program (124: `timeout` sent it), as Ctrl-C does; nohup's is ignored. */
-START_TEST(is_stopped)
+TEST(is_stopped)
 {
     static const char *const signals[] = { "timeout --foreground -s TERM 1", "timeout --foreground -s INT 1",
                                            "timeout --foreground -s HUP 1" };
@@ -129,19 +125,17 @@ START_TEST(is_stopped)
                      0);
     ck_assert(has("out", "status 70") && has("out", "rms_norm did not return within 2 s"));
 }
-END_TEST
 
 /* Claim: how a library leaves the processor's arithmetic when it is loaded changes no result. */
-START_TEST(loads)
+TEST(loads)
 {
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("a")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --ops %s --dump %s", plugin("worse_norm.so,none"), in_folder("b")), 0);
     same_tensors(in_folder("a"), in_folder("b"));
 }
-END_TEST
 
 /* Claim: a plug-in that does not start has no say about files and results either. */
-START_TEST(start)
+TEST(start)
 {
     static const struct {
         const char *word;
@@ -155,11 +149,10 @@ START_TEST(start)
         ck_assert_int_eq(error_lines(), 1);
     }
 }
-END_TEST
 
 /* Claim: --ops-guard watches the library of `make cuda` like any other; without it, it ends the program itself. Alone
  * it guards nothing, and says so. */
-START_TEST(ops_guard)
+TEST(ops_guard)
 {
     static const char *const options[] = { "--ops cuda,end", "--ops cuda,end --ops-guard" };
     static const int statuses[] = { 3, 70 };
@@ -179,4 +172,3 @@ START_TEST(ops_guard)
     ck_assert_int_eq(m3ref("op rms_norm --cases 1 --ops-guard --ops %s", plugin("plain_table.so")), 0);
     ck_assert_int_eq(m3ref("generate " TINY " --max-new 1 --ops-guard --ops %s", plugin("plain_table.so")), 0);
 }
-END_TEST

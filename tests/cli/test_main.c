@@ -26,7 +26,7 @@ static const struct {
 } closed[] = { { "<&-", 0 }, { ">&-", 74 }, { "2>&-", 0 }, { "<&- >&- 2>&-", 74 } };
 enum { CLOSED = sizeof closed / sizeof *closed };
 
-START_LOOP_TEST(closed_descriptors, COMMANDS *CLOSED)
+LOOP_TEST(closed_descriptors, COMMANDS *CLOSED)
 {
     const int which = _i / CLOSED, how = _i % CLOSED;
     const char *build = getenv("BUILD"), *path = in_folder(commands[which].file);
@@ -47,7 +47,6 @@ START_LOOP_TEST(closed_descriptors, COMMANDS *CLOSED)
     }
     free(want);
 }
-END_TEST
 
 /* The last line that a command prints. */
 static const char *printed_by(const char *command)
@@ -72,7 +71,7 @@ static int says(const char *name, const char *command)
 }
 
 /* Seen to fail with a commit that does not exist, the kernels called portable, and the core type left out. */
-START_TEST(version)
+TEST(version)
 {
     ck_assert_int_eq(m3ref("--version"), 0);
     ck_assert(has("out", "m3ref 0.1\n") && error_lines() == 0);
@@ -96,4 +95,3 @@ START_TEST(version)
     ck_assert_int_eq(m3ref("--help"), 0);
     ck_assert(has("out", "m3ref --version"));
 }
-END_TEST

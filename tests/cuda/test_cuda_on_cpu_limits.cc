@@ -22,7 +22,7 @@ static cudaError_t run(void (*kernel)(), dim3 grid, dim3 block, size_t shared)
     return cudaLaunchKernelEx(&config, kernel);
 }
 
-START_TEST(limits_of_a_launch)
+TEST(limits_of_a_launch)
 {
     const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     ck_assert_int_eq(run(nothing, 1, 1024, 48 << 10), cudaSuccess);
@@ -40,9 +40,8 @@ START_TEST(limits_of_a_launch)
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
     ck_assert_int_eq(run(nothing, dim3(1, 65535), 32, 0), cudaSuccess);
 }
-END_TEST
 
-START_TEST(memory_of_a_device)
+TEST(memory_of_a_device)
 {
     size_t free_before, free_now, total;
     unsigned char *p, *more, host[64] = { 1, 2, 3 };
@@ -76,12 +75,11 @@ START_TEST(memory_of_a_device)
     ck_assert_int_eq(cudaMemGetInfo(&free_now, &total), cudaSuccess);
     ck_assert_uint_eq(free_now, free_before);
 }
-END_TEST
 
 static __global__ void take_pointers(const float *, int, unsigned *) {}
 
 /* Claim: a kernel may be given pointers into device memory, or just after it, or NULL; others are refused. */
-START_TEST(pointers_of_a_launch)
+TEST(pointers_of_a_launch)
 {
     float *x;
     unsigned here;
@@ -92,7 +90,6 @@ START_TEST(pointers_of_a_launch)
     cudaFree(x);
     ck_assert_int_eq(m3_launch(NULL, take_pointers, 1, 32, 0, x, 1, nullptr), cudaErrorIllegalAddress);
 }
-END_TEST
 
 // ---- misuse
 
@@ -184,7 +181,7 @@ static std::vector<char> said_of(size_t misuse, int launches)
 }
 
 /* Claim: in every order a misuse ends the process, and is named. */
-START_LOOP_TEST(misuses_are_named, sizeof misuses / sizeof *misuses)
+LOOP_TEST(misuses_are_named, sizeof misuses / sizeof *misuses)
 {
     for (int launches = 0; launches < 8; launches++) {
         const std::vector<char> said = said_of((size_t)_i, launches);
@@ -192,4 +189,3 @@ START_LOOP_TEST(misuses_are_named, sizeof misuses / sizeof *misuses)
                       "misuse %d, launch %d: %s", _i, launches, said.data());
     }
 }
-END_TEST

@@ -136,19 +136,18 @@ static void check_scores(int T, int p0, enum m3_cuda_type type)
     }
 }
 
-START_TEST(scores)
+TEST(scores)
 {
     for (int T : { 1, 2, 3, 81 }) {
         check_scores(T, 1001, M3_CUDA_BF16);
         check_scores(T, 300, M3_CUDA_F32);
     }
 }
-END_TEST
 
 // ---- selection
 
 /* Given: scores with many ties; 1M keys, and so many rows that each has one warp. */
-START_TEST(selection)
+TEST(selection)
 {
     for (int many = 0; many < 2; many++) {
         const int T = many ? 520 : 1, B = many ? 40 : 8192, p0 = B * BLOCK - T;
@@ -176,7 +175,6 @@ START_TEST(selection)
         }
     }
 }
-END_TEST
 
 // ---- attention
 
@@ -265,7 +263,7 @@ static void check_attention(int T, int p0, enum m3_cuda_type type, enum m3_cuda_
 }
 
 /* A slice has each number of tokens and each type, in half of their pairs. */
-START_TEST(attention)
+TEST(attention)
 {
     for (int T : { 1, 3, 20 })
         for (int counts = 0; counts < 2; counts++)
@@ -276,7 +274,6 @@ START_TEST(attention)
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 0);
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 1);
 }
-END_TEST
 
 // ---- stored matrices
 
@@ -370,7 +367,7 @@ static void check_linear(enum kind kind, enum m3_cuda_type type, int T, int inte
     }
 }
 
-START_TEST(matrices)
+TEST(matrices)
 {
     for (int kind = F32; kind < KINDS; kind++)
         for (int T : { 1, 3, 8, 20 })
@@ -379,7 +376,6 @@ START_TEST(matrices)
                 if (kind != F32) check_linear((enum kind)kind, M3_CUDA_BF16, T, integers);
             }
 }
-END_TEST
 
 static double activation(double gate, double up, double *slope)
 {
@@ -464,7 +460,7 @@ static void check_experts(enum kind kind, enum m3_cuda_type type, int T, int K, 
 
 /* Released sizes for the kernel of few tokens; for many the released depth, and fewer columns. A slice has one of the three
  * kinds. */
-START_LOOP_TEST(mlps, 3)
+LOOP_TEST(mlps, 3)
 {
     static const enum kind kinds[] = { BF16, F8_BLOCK, F8_MX };
     if (!in_slice(_i, 3)) return;
@@ -474,4 +470,3 @@ START_LOOP_TEST(mlps, 3)
     check_experts(kinds[_i], M3_CUDA_BF16, 40, 2, 3, 64, F);
     check_experts(kinds[_i], M3_CUDA_F32, 20, 2, 3, H, 64);
 }
-END_TEST

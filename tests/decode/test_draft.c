@@ -117,7 +117,7 @@ static void random_steps(struct drafting *d, uint64_t seed, int64_t until, const
  * Given: tokens after each step that are not the model's own, so that nothing agrees by chance.
  * Seen to fail with: the rows of rejected drafts left in a module's cache; one row too many kept; module 1 fed with
  *        stale rows of module 0; positions t + m; the token before joined; a draft drawn with another use's number. */
-START_LOOP_TEST(drafts_are_the_parallel_form, 15)
+LOOP_TEST(drafts_are_the_parallel_form, 15)
 {
     const struct m3_sampling sampling = { .temperature = 1, .top_p = 1, .seed = 2 };
     struct m3_generation how = setting(_i % 3);
@@ -134,9 +134,8 @@ START_LOOP_TEST(drafts_are_the_parallel_form, 15)
     }
     m3_model_close(model);
 }
-END_TEST
 
-START_LOOP_TEST(drafts_of_many_modules, 8)
+LOOP_TEST(drafts_of_many_modules, 8)
 {
     const struct m3_sampling sampling = { .temperature = 0.7, .top_p = 1, .seed = 4 };
     struct drafting d;
@@ -151,11 +150,10 @@ START_LOOP_TEST(drafts_of_many_modules, 8)
     }
     m3_model_close(model);
 }
-END_TEST
 
 /* A picture in the prompt: with mtp_embed=fused a module joins the picture's rows, with id the placeholder's embedding.
  * Seen to fail with the rows of the picture left out, and with those of the place before. */
-START_LOOP_TEST(drafts_behind_a_picture, 6)
+LOOP_TEST(drafts_behind_a_picture, 6)
 {
     const struct m3_sampling sampling = { .temperature = 0.5, .top_p = 1, .seed = 3 };
     struct m3_generation how = setting(_i % 3);
@@ -177,10 +175,9 @@ START_LOOP_TEST(drafts_behind_a_picture, 6)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* The golden's own drafts, step by step. Seen to fail with the token before joined. */
-START_LOOP_TEST(drafts_of_the_golden, 3)
+LOOP_TEST(drafts_of_the_golden, 3)
 {
     const struct m3_sampling sampling = { .top_p = 1 };
     json_t *golden = read_golden(), *step;
@@ -209,11 +206,10 @@ START_LOOP_TEST(drafts_of_the_golden, 3)
     m3_model_close(model);
     json_decref(golden);
 }
-END_TEST
 
 /* Goal:  a request that no module can honour is refused, and changes nothing.
  * Seen to fail with each of the checks left out: module, rows, embedded rows, rows of logits, pointers, cache. */
-START_TEST(requests_refused)
+TEST(requests_refused)
 {
     const int32_t ids[] = { 1, 2 };
     const int64_t positions[] = { 0, 1 };
@@ -249,4 +245,3 @@ START_TEST(requests_refused)
     m3_cache_free(cache);
     m3_model_close(model);
 }
-END_TEST

@@ -49,7 +49,7 @@ static void check_tokens(const struct run *run, const json_t *golden, int64_t co
 
 /* Loop index: engine and body, threads, speculative.
  * Seen to fail with: a draft more, and one less; a cache not cropped; the row of the logits before. */
-START_LOOP_TEST(agrees_with_golden, 12)
+LOOP_TEST(agrees_with_golden, 12)
 {
     struct run run;
     json_t *golden = read_golden(), *entry;
@@ -85,13 +85,12 @@ START_LOOP_TEST(agrees_with_golden, 12)
     m3_model_close(model);
     json_decref(golden);
 }
-END_TEST
 
 /* ---- plain generation */
 
 /* Positions that neither start at 0 nor are even: the tokens that follow count on from the last one. Tokens are those
  * of a whole pass over everything so far. Seen to fail with positions that continue from the number of tokens. */
-START_LOOP_TEST(positions_of_the_case, 2)
+LOOP_TEST(positions_of_the_case, 2)
 {
     const int64_t ids[] = { 9, 61, 80, 68 }, given[] = { 3, 700, 1000, 1040 };
     double logits[97];
@@ -114,12 +113,11 @@ START_LOOP_TEST(positions_of_the_case, 2)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* A prompt with hidden places, the own one of the last row and the first ones among them: tokens that follow are seen,
  * and are those of a whole pass with the mask; drafts change nothing.
  * Seen to fail with new places hidden, and with the mask forgotten after the prompt. */
-START_LOOP_TEST(mask_of_the_case, 2)
+LOOP_TEST(mask_of_the_case, 2)
 {
     const int64_t ids[] = { 9, 61, 80, 68, 12, 33 };
     static const unsigned char mask[] = { 0, 0, 1, 0, 1, 0 };
@@ -152,7 +150,6 @@ START_LOOP_TEST(mask_of_the_case, 2)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- speculative against plain */
 
@@ -175,7 +172,7 @@ static void same_with_drafts(const int64_t *ids, int64_t T, int64_t max_new, str
 /* Goal:  drafts change no token and no bit of what is said of it.
  * Given: every reading of the modules; bodies and engines.
  * Seen to fail with: rejected drafts left in the cache; a rejected draft passed over; the row of the logits before. */
-START_LOOP_TEST(drafts_change_nothing, 15)
+LOOP_TEST(drafts_change_nothing, 15)
 {
     static const int64_t lengths[] = { 1, 2, 3, 4, 5, 24 };
     open_model(MTP, readings[_i / 3]);
@@ -185,11 +182,10 @@ START_LOOP_TEST(drafts_change_nothing, 15)
             same_with_drafts(prompts[p], prompt_lengths[p], lengths[i], how);
     m3_model_close(model);
 }
-END_TEST
 
 /* Models of 1 to 8 modules whose drafts are nearly never right, and of one more than are used at a time: a pass of 32
  * rows would give other bits. Seen to fail with M3_MOST_DRAFTS of 33. */
-START_LOOP_TEST(useless_drafts_change_nothing, 9)
+LOOP_TEST(useless_drafts_change_nothing, 9)
 {
     static const int64_t modules[] = { 1, 2, 3, 4, 5, 6, 7, 8, 34 };
     open_synthetic(modules[_i]);
@@ -200,10 +196,9 @@ START_LOOP_TEST(useless_drafts_change_nothing, 9)
     same_with_drafts(prompts[1], 2, 40, setting(0));
     m3_model_close(model);
 }
-END_TEST
 
 /* A model without modules has no drafts to give, and says so. */
-START_TEST(no_modules)
+TEST(no_modules)
 {
     const int64_t ids[] = { 1, 2, 3 };
     struct run run = { .count = 0 };
@@ -219,7 +214,6 @@ START_TEST(no_modules)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- stop ids */
 
@@ -227,7 +221,7 @@ END_TEST
  * whether it comes from the prefill, in place of a rejected draft, as the first or the second kept draft, or after
  * them. Seen to fail with a stop id that is not counted as a kept draft, and with one that ends nothing until the step
  * is over. */
-START_TEST(stop_ids)
+TEST(stop_ids)
 {
     static const struct {
         int32_t stop[2];
@@ -258,7 +252,6 @@ START_TEST(stop_ids)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- drawn tokens */
 
@@ -329,7 +322,7 @@ static int cell_of(const struct tree *tree, const struct run *run)
  *        deviations; plain sampling, too.
  * Seen to fail with: every draft kept; a replacement drawn from p and not from max(p - q, 0) (chi-square 2,400, where
  *        203 are allowed); the draft of module 1 tested against module 0's distribution (1,490). */
-START_LOOP_TEST(drawn_tokens_follow_the_model, 2)
+LOOP_TEST(drawn_tokens_follow_the_model, 2)
 {
     enum { RUNS = 4000, K = 4 };
     static struct tree tree;
@@ -367,11 +360,10 @@ START_LOOP_TEST(drawn_tokens_follow_the_model, 2)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* A seed says everything: the same tokens again, with other threads, and, where drafts do not depend on it, with fewer
  * tokens wanted; another, others. Seen to fail with a time for the seed. */
-START_LOOP_TEST(seeds, 2)
+LOOP_TEST(seeds, 2)
 {
     struct run first, again, other, shorter;
     struct m3_generation how = greedy(24, _i);
@@ -396,4 +388,3 @@ START_LOOP_TEST(seeds, 2)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST

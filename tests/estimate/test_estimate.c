@@ -11,7 +11,7 @@
 
 TIMEOUT(60);
 
-START_TEST(parameters)
+TEST(parameters)
 {
     static const struct literal literals[] = {
         { "tensors", 23416 },
@@ -52,10 +52,9 @@ START_TEST(parameters)
     ck_assert_int_eq(whole(&config, &r, "weight_bytes"), 213520070080);
     m3_config_free(&config);
 }
-END_TEST
 
 /* lm_head is the embedding: one matrix less, and the whole of it counts once. */
-START_TEST(tied_embeddings)
+TEST(tied_embeddings)
 {
     static const struct literal literals[] = {
         { "tensors", 23415 },
@@ -74,10 +73,9 @@ START_TEST(tied_embeddings)
     CHECK(&e, literals);
     m3_config_free(&config);
 }
-END_TEST
 
 /* 22,422 quantised matrices with one scale tensor each, 13,239,705,600 bytes of scales. */
-START_TEST(parameters_of_the_mxfp8_release)
+TEST(parameters_of_the_mxfp8_release)
 {
     static const struct literal literals[] = {
         { "tensors", 45838 },
@@ -93,10 +91,9 @@ START_TEST(parameters_of_the_mxfp8_release)
     CHECK(&e, literals);
     m3_config_free(&config);
 }
-END_TEST
 
 /* One module: eh_proj, three norms, a sparse layer. */
-START_TEST(multi_token_prediction)
+TEST(multi_token_prediction)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -112,10 +109,9 @@ START_TEST(multi_token_prediction)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 /* The one that document 001 describes: one matrix [H,H], one norm, a layer. */
-START_TEST(additive_modules)
+TEST(additive_modules)
 {
     struct m3_config config;
     struct m3_census census;
@@ -134,7 +130,6 @@ START_TEST(additive_modules)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t T, full, index, main, total, all_full;
@@ -150,7 +145,7 @@ static const struct {
     { 1048576, 103079215104, 61203283968, 3825205248, 217572704256, 2110601035776 },
 };
 
-START_LOOP_TEST(flops_by_context, sizeof by_context / sizeof by_context[0])
+LOOP_TEST(flops_by_context, sizeof by_context / sizeof by_context[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -183,9 +178,8 @@ START_LOOP_TEST(flops_by_context, sizeof by_context / sizeof by_context[0])
                      2 * (m3_whole(&e, "params_active_text") - not_multiplied));
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(keys_of_a_sparse_layer)
+TEST(keys_of_a_sparse_layer)
 {
     static const int64_t keys[][2] = {
         { 1, 1 },       { 127, 127 },   { 129, 129 },   { 2047, 2047 },  { 2048, 2048 }, { 2049, 1921 },
@@ -199,9 +193,8 @@ START_TEST(keys_of_a_sparse_layer)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_LOOP_TEST(flops_of_a_prefill, 3)
+LOOP_TEST(flops_of_a_prefill, 3)
 {
     static const struct {
         int64_t T, values[9], keys;
@@ -234,10 +227,9 @@ START_LOOP_TEST(flops_of_a_prefill, 3)
     ck_assert_int_eq(m3_whole(&e, "keys_main_prefill"), columns[_i].keys);
     m3_config_free(&config);
 }
-END_TEST
 
 /* Logits of every place, and kernels that mask instead of skipping. What else a prefill costs stays. */
-START_TEST(prefill_options)
+TEST(prefill_options)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -258,9 +250,8 @@ START_TEST(prefill_options)
     ck_assert_int_eq(m3_whole(&e, "flops_decode.full_attention"), 402653184);
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(work_that_is_no_product)
+TEST(work_that_is_no_product)
 {
     static const struct literal literals[] = {
         { "other_work.block_max_comparisons", 239075328 },
@@ -279,10 +270,9 @@ START_TEST(work_that_is_no_product)
     ck_assert_int_eq(m3_whole(&e, "other_work.block_max_comparisons_per_layer"), 4 * 129);
     m3_config_free(&config);
 }
-END_TEST
 
 /* n(t) by looking at each key: it counts if its block is the own one or one of N - 1 others. S(T) is the sum. */
-START_LOOP_TEST(keys_by_counting, 4)
+LOOP_TEST(keys_by_counting, 4)
 {
     static const struct {
         const char *path;
@@ -308,9 +298,8 @@ START_LOOP_TEST(keys_by_counting, 4)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(ratios_as_fractions)
+TEST(ratios_as_fractions)
 {
     static const struct {
         const char *key;
@@ -354,7 +343,6 @@ START_TEST(ratios_as_fractions)
                    "ratio of a prefill of 4,096");
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t T, batch;
@@ -377,7 +365,7 @@ static const struct {
     { 1048576, 8, "bf16", 1030792151040, 122406567936, 1153198718976 },
 };
 
-START_LOOP_TEST(caches_by_dtype, sizeof caches / sizeof caches[0])
+LOOP_TEST(caches_by_dtype, sizeof caches / sizeof caches[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -398,10 +386,9 @@ START_LOOP_TEST(caches_by_dtype, sizeof caches / sizeof caches[0])
                      INT64_C(127125) * (1 << 30) / 1000);       /* 127.125 GiB */
     m3_config_free(&config);
 }
-END_TEST
 
 /* Without sparse layers there are no figures for them, and index keys have no bytes. */
-START_TEST(no_sparse_layers)
+TEST(no_sparse_layers)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -418,10 +405,9 @@ START_TEST(no_sparse_layers)
     json_decref(summary);
     m3_config_free(&config);
 }
-END_TEST
 
 /* M2.7: full attention and experts everywhere, norms over whole vectors, no shared expert, no pictures. */
-START_TEST(forerunner)
+TEST(forerunner)
 {
     static const struct {
         int64_t T, attention, total, cache;
@@ -461,9 +447,8 @@ START_TEST(forerunner)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(figures_beyond_63_bits)
+TEST(figures_beyond_63_bits)
 {
     struct m3_config config;
     struct m3_estimate e;
@@ -475,4 +460,3 @@ START_TEST(figures_beyond_63_bits)
     m3_error_free(&error);
     m3_config_free(&config);
 }
-END_TEST

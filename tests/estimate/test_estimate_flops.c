@@ -58,7 +58,7 @@ static void check_text(const json_t *row, const struct m3_estimate *e, const cha
     check(row, "total", member(e, group, "total") - member(e, group, "msa_main") + masked + angles);
 }
 
-START_TEST(decoding)
+TEST(decoding)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -76,9 +76,8 @@ START_TEST(decoding)
     }
     json_decref(counts);
 }
-END_TEST
 
-START_TEST(prefills)
+TEST(prefills)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -97,9 +96,8 @@ START_TEST(prefills)
     }
     json_decref(counts);
 }
-END_TEST
 
-START_TEST(pictures)
+TEST(pictures)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -127,4 +125,3 @@ START_TEST(pictures)
     }
     json_decref(counts);
 }
-END_TEST

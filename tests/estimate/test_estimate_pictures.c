@@ -11,7 +11,7 @@
 
 FIXTURE(make_folder, remove_folder);
 
-START_TEST(greatest_image)
+TEST(greatest_image)
 {
     static const int64_t grid[1][3] = { { 1, 48, 48 } };
     static const struct literal literals[] = {
@@ -38,7 +38,6 @@ START_TEST(greatest_image)
     json_decref(summary);
     m3_config_free(&config);
 }
-END_TEST
 
 enum { MOST = 4 };
 
@@ -56,7 +55,7 @@ static const struct {
 
 /* Every patch of a segment meets every other: 2 products of the tower's width, 2 FLOPs each. The segments are those of
  * the forward pass. */
-START_LOOP_TEST(segments_of_the_engine, sizeof cases / sizeof cases[0])
+LOOP_TEST(segments_of_the_engine, sizeof cases / sizeof cases[0])
 {
     const int count = cases[_i].count;
     struct m3_config config;
@@ -96,10 +95,9 @@ START_LOOP_TEST(segments_of_the_engine, sizeof cases / sizeof cases[0])
     m3_pictures_free(&pictures);
     m3_config_free(&config);
 }
-END_TEST
 
 /* The options: pixels are resized, pictures add up. */
-START_TEST(options)
+TEST(options)
 {
     static const struct {
         const char *options;
@@ -126,7 +124,6 @@ START_TEST(options)
     ck_assert_int_eq(m3ref("estimate " M3 " --image 672x672 --image 672x672 --explain flops_vision.attention"), 0);
     ck_assert(has("out", "  = 32 * 4 * 1280 * 10616832\n"));
 }
-END_TEST
 
 static const struct {
     const char *arguments, *says;
@@ -148,10 +145,9 @@ static const struct {
     { "golden/configs/llama-3-70b.json --grid 1,4,4", "--grid: got pictures, expected none" },
 };
 
-START_LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
+LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(m3ref("estimate %s", wrong[_i].arguments), 64);
     ck_assert(has("err", wrong[_i].says));
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST

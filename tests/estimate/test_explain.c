@@ -186,7 +186,7 @@ static const char *const explained[] = {
 
 /* Section 3's formulas, and all others, in models of every kind: long and short, tied, without pictures, without sparse
  * layers, without experts, with modules. */
-START_LOOP_TEST(explanations, sizeof explained / sizeof explained[0])
+LOOP_TEST(explanations, sizeof explained / sizeof explained[0])
 {
     static const int64_t grids[][3] = { { 1, 48, 48 }, { 9, 4, 6 }, { 1, 2, 2 } };
     struct m3_config config;
@@ -222,7 +222,6 @@ START_LOOP_TEST(explanations, sizeof explained / sizeof explained[0])
     }
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     const char *path;
@@ -234,7 +233,7 @@ static const struct {
     { "golden/configs/mimo-v2-flash.json", 5 },
 };
 
-START_LOOP_TEST(explanations_of_other_families, sizeof foreign / sizeof foreign[0])
+LOOP_TEST(explanations_of_other_families, sizeof foreign / sizeof foreign[0])
 {
     struct m3_foreign model;
     struct m3_error notes = { 0 }, error = { 0 };
@@ -251,4 +250,3 @@ START_LOOP_TEST(explanations_of_other_families, sizeof foreign / sizeof foreign[
     }
     m3_foreign_free(&model);
 }
-END_TEST

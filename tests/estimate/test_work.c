@@ -30,7 +30,7 @@ static double products(const struct m3_work *work)
 }
 
 /* Two FLOPs a multiplication. */
-START_LOOP_TEST(against_estimates, MODELS)
+LOOP_TEST(against_estimates, MODELS)
 {
     const int64_t T = 4000;
     struct m3_config config;
@@ -54,19 +54,17 @@ START_LOOP_TEST(against_estimates, MODELS)
     ck_assert_double_eq_tol(2 * products(&work), flops, 0.01 * flops);
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(experts_chosen)
+TEST(experts_chosen)
 {
     const struct m3_config config = { .E = 4, .K = 1 };
     ck_assert_double_eq(m3_work_experts_chosen(&config, 1), 1);
     ck_assert_double_eq(m3_work_experts_chosen(&config, 2), 1.75);
     ck_assert_double_eq(m3_work_experts_chosen(&(struct m3_config){ .E = 4, .K = 4 }, 1), 4);
 }
-END_TEST
 
 /* Each kind of work that a model has takes time, whatever the weights are stored as. */
-START_LOOP_TEST(rates, MODELS)
+LOOP_TEST(rates, MODELS)
 {
     const unsigned char scales[64] = { 0 };
     const struct m3_weight stored[] = {
@@ -106,11 +104,10 @@ START_LOOP_TEST(rates, MODELS)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 /* Claim: one row of a model whose matrices are larger than the noise that stands for weights (2 GB in BF16, and 151 MB)
  * is measured too. */
-START_LOOP_TEST(wide, 2)
+LOOP_TEST(wide, 2)
 {
     static const int64_t widths[][2] = { { 16384, 65536 }, { 6144, 12288 } };
     struct m3_config config;
@@ -126,4 +123,3 @@ START_LOOP_TEST(wide, 2)
     ck_assert(rates.seconds[M3_WORK_PRODUCTS] > 0 && rates.work[M3_WORK_PRODUCTS] > 0);
     m3_config_free(&config);
 }
-END_TEST

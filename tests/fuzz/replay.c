@@ -48,7 +48,7 @@ static int find_inputs(void)
     return scandir(folder, &inputs, is_input, alphasort);
 }
 
-START_LOOP_TEST(kept_input, find_inputs())
+LOOP_TEST(kept_input, find_inputs())
 {
     snprintf(path, sizeof path, "%s/%s", folder, inputs[_i]->d_name);
     FILE *file = fopen(path, "rb");
@@ -63,4 +63,3 @@ START_LOOP_TEST(kept_input, find_inputs())
     LLVMFuzzerTestOneInput(input, size);
     free(input);
 }
-END_TEST

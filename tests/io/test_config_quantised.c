@@ -83,14 +83,13 @@ static const struct {
     { QUARK("[{\"dtype\":\"fp4\",\"group_size\":32}]"), M3_SCALE_MXFP4, 0, 1 },
 };
 
-START_LOOP_TEST(read_forms, sizeof forms / sizeof forms[0])
+LOOP_TEST(read_forms, sizeof forms / sizeof forms[0])
 {
     ck_assert_msg(read_with(forms[_i].text) == M3_OK, "%s: %s", forms[_i].text, error.text);
     ck_assert_int_eq(config.matrix_scaling, forms[_i].scaling);
     ck_assert_int_eq(config.matrix_group, forms[_i].group);
     ck_assert_int_eq(config.is_requantised, forms[_i].is_requantised);
 }
-END_TEST
 
 static const char *const refused[][2] = {
     { "{\"quant_method\":\"gptq\"}", "quantization_config.quant_method: got \"gptq\"" },
@@ -114,10 +113,9 @@ static const char *const refused[][2] = {
     { QUARK("[]"), "quantization_config.global_quant_config" },
 };
 
-START_LOOP_TEST(refuse_the_rest, sizeof refused / sizeof refused[0])
+LOOP_TEST(refuse_the_rest, sizeof refused / sizeof refused[0])
 {
     ck_assert_int_eq(read_with(refused[_i][0]), M3_BAD_INPUT);
     ck_assert_msg(strstr(error.text, refused[_i][1]) != NULL, "%s: got %s", refused[_i][0], error.text);
     ck_assert_int_eq(error.count, 1);
 }
-END_TEST

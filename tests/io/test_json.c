@@ -111,7 +111,7 @@ static void setup(void)
 TIMEOUT(120);
 FIXTURE(setup, remove_folder);
 
-START_LOOP_TEST(one_allocation_fails, sizeof jobs / sizeof *jobs)
+LOOP_TEST(one_allocation_fails, sizeof jobs / sizeof *jobs)
 {
     const struct job *job = &jobs[_i];
     enum { LAST = 20 };
@@ -131,13 +131,12 @@ START_LOOP_TEST(one_allocation_fails, sizeof jobs / sizeof *jobs)
         if (is_last || (draw != (n - 1) * job->sample / total && in_slice(draw, 10))) fail_one(job, n, clean);
     }
 }
-END_TEST
 
 FIXTURE(make_folder, remove_folder);
 
 /* ---- reading */
 
-START_TEST(reads)
+TEST(reads)
 {
     static const struct {
         const char *text, *words;
@@ -166,10 +165,9 @@ START_TEST(reads)
     ck_assert(m3_is_json_path("./fp32") && m3_is_json_path("a.json") && m3_is_json_path("/a"));
     ck_assert(!m3_is_json_path("fp32") && !m3_is_json_path(".json") && !m3_is_json_path("a.jsonl"));
 }
-END_TEST
 
 /* A value that could not be made is noted where it is put, and no file is committed; a new watch forgets it. */
-START_TEST(notes_what_is_missing)
+TEST(notes_what_is_missing)
 {
     json_t *object = json_object(), *list = json_array();
     struct m3_error error = { 0 };
@@ -195,4 +193,3 @@ START_TEST(notes_what_is_missing)
     json_decref(object);
     json_decref(list);
 }
-END_TEST

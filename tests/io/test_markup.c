@@ -4,7 +4,7 @@
 #include <check.h>
 
 /* As the site that shows SPEC.md makes them of headings. */
-START_TEST(anchors)
+TEST(anchors)
 {
     static const char *const pairs[][2] = {
         { "5.10 attend_blocks", "510-attend_blocks" },
@@ -19,4 +19,3 @@ START_TEST(anchors)
         ck_assert_str_eq(text, pairs[i][1]);
     }
 }
-END_TEST

@@ -84,16 +84,15 @@ static int all_entries(void)
     return count;
 }
 
-START_TEST(interrupted)
+TEST(interrupted)
 {
     interruptions = 2;
     ck_assert_int_eq(m3_new_file_write(in_folder("out"), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(syncs, 4);         /* three of the file, one of the folder */
     ck_assert_int_eq(all_entries(), 1);
 }
-END_TEST
 
-START_TEST(named)
+TEST(named)
 {
     struct m3_new_file file;
     refuses_nameless = 1;
@@ -104,10 +103,9 @@ START_TEST(named)
     ck_assert_int_eq(m3_new_file_write(in_folder("out"), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(all_entries(), 1);
 }
-END_TEST
 
 /* Only those of this output whose process has ended, on this machine and in this container, are removed. */
-START_LOOP_TEST(swept, 2)
+LOOP_TEST(swept, 2)
 {
     char long_name[256] = "";
     const long ended = ended_process();
@@ -124,9 +122,8 @@ START_LOOP_TEST(swept, 2)
     ck_assert_int_eq(m3_new_file_write(in_folder(long_name), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(all_entries(), 5);
 }
-END_TEST
 
-START_LOOP_TEST(folders, 2)
+LOOP_TEST(folders, 2)
 {
     struct m3_new_folder out;
     char half[256];
@@ -165,4 +162,3 @@ START_LOOP_TEST(folders, 2)
     ck_assert_int_eq(access(in_folder("empty/file"), F_OK), 0);
     ck_assert_int_eq(m3_new_folder_open(&out, "/proc", NULL), M3_USAGE);
 }
-END_TEST

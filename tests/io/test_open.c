@@ -24,7 +24,7 @@ static void make_socket(const char *path)
     close(fd);
 }
 
-START_TEST(kinds)
+TEST(kinds)
 {
     ck_assert_int_eq(mkfifo(in_folder("fifo"), 0600), 0);
     make_socket(in_folder("socket"));
@@ -63,7 +63,6 @@ START_TEST(kinds)
     ck_assert_str_eq(words, "words");
     fclose(file);
 }
-END_TEST
 
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors "
 #define DUMP "golden/tiny/golden.safetensors.gz "
@@ -95,7 +94,7 @@ static const struct {
     { "synth @/c.json @/new", "c.json" },
 };
 
-START_LOOP_TEST(no_command_waits, sizeof inputs / sizeof *inputs)
+LOOP_TEST(no_command_waits, sizeof inputs / sizeof *inputs)
 {
     char command[800], text[400];
     const char *build = getenv("BUILD");
@@ -110,4 +109,3 @@ START_LOOP_TEST(no_command_waits, sizeof inputs / sizeof *inputs)
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(!exists("new"));
 }
-END_TEST

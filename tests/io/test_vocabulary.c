@@ -29,7 +29,7 @@ static void check_text(const struct m3_vocabulary *v, int64_t id, const char *by
 
 /* The characters that stand for bytes, as the library tokenizers writes them; a special token is not spelt.
  * Seen to fail with the others counted from 255, with 173 among the printed ones, and with special tokens spelt. */
-START_TEST(byte_level)
+TEST(byte_level)
 {
     struct m3_vocabulary *v = opened(
         "{\"model\": {\"vocab\": {\"\\u0120caf\\u00c3\\u00a9\": 0, \"\\u010a\": 1, \"\\u0100\": 2, \"\\u0121\": 3, "
@@ -52,10 +52,9 @@ START_TEST(byte_level)
     ck_assert_int_eq(notes.count, 0);
     m3_vocabulary_close(v);
 }
-END_TEST
 
 /* Seen to fail with pieces spelt as bytes in every file, and with a list taken for an object. */
-START_TEST(other_kinds)
+TEST(other_kinds)
 {
     char *text;
     size_t length;
@@ -75,10 +74,9 @@ START_TEST(other_kinds)
     free(text);
     m3_vocabulary_close(v);
 }
-END_TEST
 
 /* A file that cannot be used is a note, because a run needs no words. Seen to fail without the note. */
-START_TEST(refused)
+TEST(refused)
 {
     static const char *const texts[] = { "", "{", "[]", "{\"model\": {\"vocab\": 3}}",
                                          "{\"model\": {\"vocab\": {\"a\": 1, \"a\": 2}}}" };
@@ -94,10 +92,9 @@ START_TEST(refused)
     ck_assert_ptr_nonnull(strstr(notes.text, "tokens are shown without their text"));
     m3_error_free(&notes);
 }
-END_TEST
 
 /* Seen to fail with a control character, a mark of direction, a quote and half a character printed as they are. */
-START_TEST(quoted)
+TEST(quoted)
 {
     static const struct {
         const char *bytes;
@@ -126,4 +123,3 @@ START_TEST(quoted)
         free(own);
     }
 }
-END_TEST

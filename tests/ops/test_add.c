@@ -39,7 +39,7 @@ static void run(real *y, const real *a, const real *b, int64_t n, int threads, e
  * Claim: these bits, wherever y lies.
  * Seen to fail with a rounding upwards, subnormals flushed, -0 + -0 made +0, infinity clipped, NaN read as 0, y
  * written before b is read. */
-START_TEST(known_sums)
+TEST(known_sums)
 {
     const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = INFINITY;
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
@@ -66,14 +66,13 @@ START_TEST(known_sums)
         for (int i = 0; i < N; i++) twin_check_same("y", place, i, y[i], sums[i].y);
     }
 }
-END_TEST
 
 /* Goal:  every element is added, to its own partner; lengths around vector widths; any number of threads.
  * Given: n = 1 .. 521 around powers of two, and enough for five threads; all ways in which y may be a or b.
  * Claim: the bits of one rounded sum, so within u (|a| + |b|).
  * Seen to fail with the last element left out, one element too many, b shifted by one, y written before b is read, one
  * bit off with five threads. */
-START_TEST(lengths_places_and_threads)
+TEST(lengths_places_and_threads)
 {
     enum { MOST = 200003 };
     static real a[MOST], b[MOST], y[MOST];
@@ -96,4 +95,3 @@ START_TEST(lengths_places_and_threads)
                 }
             }
 }
-END_TEST

@@ -553,7 +553,7 @@ static int compare_vectors(struct vectors *vectors, const char *path, int data)
     return wrong;
 }
 
-START_TEST(vectors_of_text_and_data)
+TEST(vectors_of_text_and_data)
 {
     static struct vectors text, data;
     int wrong = compare_vectors(&text, text_file, 0) + compare_vectors(&data, data_file, 1);
@@ -567,4 +567,3 @@ START_TEST(vectors_of_text_and_data)
     }
     ck_assert_msg(wrong == 0, "%d results differ", wrong);
 }
-END_TEST

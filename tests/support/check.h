@@ -1,14 +1,14 @@
 /* Check, with tests that register themselves: the runner (harness.c) runs those of a file in the order of the file.
  *
- *     START_TEST(name) { ... } END_TEST                 a test
- *     START_TEST_IF(name, condition)                    the same, which is left out where the condition is false
- *     START_LOOP_TEST(name, count)                      the same, once for each _i from 0 to count - 1
+ *     TEST(name) { ... }                 a test
+ *     TEST_IF(name, condition) { ... }   the same, which is left out where the condition is false
+ *     LOOP_TEST(name, count) { ... }     the same, once for each _i from 0 to count - 1
  *
  * These hold for the tests after them, each until its next one:
  *
- *     TIMEOUT(seconds);                                 4 seconds without one
- *     FIXTURE(setup, teardown);                         run before and after each test, in its process
- *     FIXTURE_ONCE(setup, teardown);                    run once, before the first and after the last of them
+ *     TIMEOUT(seconds);                  4 seconds without one
+ *     FIXTURE(setup, teardown);          run before and after each test, in its process
+ *     FIXTURE_ONCE(setup, teardown);     run once, before the first and after the last of them
  *
  * CK_RUN_CASE=name runs that test alone; tests after a FIXTURE_ONCE run together, by the name of the first.
  *
@@ -34,10 +34,9 @@ void m3_set_fixture_once(SFun setup, SFun teardown);
 #define M3_NAMED(prefix, line) M3_JOIN(prefix, line)
 #define M3_SETTING M3_BEFORE_MAIN M3_NAMED(m3_setting_, __LINE__)(void)
 
-#undef START_TEST
-#define START_TEST(name) START_LOOP_TEST(name, 1)
-#define START_TEST_IF(name, condition) START_LOOP_TEST(name, (condition) ? 1 : 0)
-#define START_LOOP_TEST(name, count)                                                                                   \
+#define TEST(name) LOOP_TEST(name, 1)
+#define TEST_IF(name, condition) LOOP_TEST(name, (condition) ? 1 : 0)
+#define LOOP_TEST(name, count)                                                                                         \
     static void name##_fn(int _i CK_ATTRIBUTE_UNUSED);                                                                 \
     M3_BEFORE_MAIN name##_registers(void)                                                                              \
     {                                                                                                                  \
@@ -45,6 +44,7 @@ void m3_set_fixture_once(SFun setup, SFun teardown);
         m3_add_test(&test, count);                                                                                     \
     }                                                                                                                  \
     static void name##_fn(int _i CK_ATTRIBUTE_UNUSED)
+#undef START_TEST /* would compile, and never run */
 
 #define TIMEOUT(seconds)                                                                                               \
     M3_SETTING { m3_set_timeout(seconds); }

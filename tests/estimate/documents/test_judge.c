@@ -44,7 +44,7 @@ static int agrees(const struct m3_document *document, const struct m3_printed *r
     return 0;
 }
 
-START_LOOP_TEST(every_printed_figure, M3_DOCUMENTS)
+LOOP_TEST(every_printed_figure, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     int wrong = 0;
@@ -55,7 +55,6 @@ START_LOOP_TEST(every_printed_figure, M3_DOCUMENTS)
     ck_assert_msg(wrong == 0, "document %s: %d of %d rows", document->name, wrong, document->count);
     unload();
 }
-END_TEST
 
 /* "E3-07" of document 003. */
 static int is_erratum(const char *text, char document)
@@ -64,7 +63,7 @@ static int is_erratum(const char *text, char document)
            text[3] <= '9' && text[4] >= '0' && text[4] <= '9';
 }
 
-START_LOOP_TEST(rows_are_filled_in, M3_DOCUMENTS)
+LOOP_TEST(rows_are_filled_in, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     for (int i = 0; i < document->count; i++) {
@@ -80,10 +79,9 @@ START_LOOP_TEST(rows_are_filled_in, M3_DOCUMENTS)
                           "twice: %s: %s", row->place, row->what);
     }
 }
-END_TEST
 
 /* A figure that is two units of its last digit away is not reproduced; ours, printed with more digits, is. */
-START_LOOP_TEST(every_figure_matters, M3_DOCUMENTS)
+LOOP_TEST(every_figure_matters, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     load();
@@ -109,11 +107,10 @@ START_LOOP_TEST(every_figure_matters, M3_DOCUMENTS)
     }
     unload();
 }
-END_TEST
 
 /* ---- verdicts */
 
-START_TEST(verdicts)
+TEST(verdicts)
 {
     static const struct {
         const char *printed, *formula;
@@ -155,4 +152,3 @@ START_TEST(verdicts)
     }
     unload();
 }
-END_TEST

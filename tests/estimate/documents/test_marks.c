@@ -36,7 +36,7 @@ static int marked(int count, const char *erratum, const char *key)
     return found;
 }
 
-START_TEST(marks_of_a_request)
+TEST(marks_of_a_request)
 {
     load();
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -87,9 +87,8 @@ START_TEST(marks_of_a_request)
     ck_assert_int_eq(marked(count, "E3-18", "flops_decode.total"), 1);
     unload();
 }
-END_TEST
 
-START_TEST(no_marks_of_other_models)
+TEST(no_marks_of_other_models)
 {
     load();
     loaded[0].own.max_positions--;
@@ -97,4 +96,3 @@ START_TEST(no_marks_of_other_models)
     ck_assert_int_eq(marks_for(&r), 0);
     unload();
 }
-END_TEST

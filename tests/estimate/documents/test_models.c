@@ -5,7 +5,7 @@
 
 TIMEOUT(120);
 
-START_TEST(models_by_their_sizes)
+TEST(models_by_their_sizes)
 {
     load();
     for (int i = 0; i < model_count; i++) {
@@ -23,10 +23,9 @@ START_TEST(models_by_their_sizes)
     }
     unload();
 }
-END_TEST
 
 /* One more of any size, or a layer of the other kind, is another model; the estimate with its parameters stays. */
-START_TEST(models_of_other_sizes)
+TEST(models_of_other_sizes)
 {
     load();
     for (int i = 0; i < model_count; i++) {
@@ -71,4 +70,3 @@ START_TEST(models_of_other_sizes)
     }
     unload();
 }
-END_TEST

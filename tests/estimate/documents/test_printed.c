@@ -55,7 +55,7 @@ static const struct {
 
 static int close_to(double got, double expected) { return fabs(got - expected) <= 1e-12 * fabs(expected); }
 
-START_LOOP_TEST(printed_numbers, sizeof numbers / sizeof numbers[0])
+LOOP_TEST(printed_numbers, sizeof numbers / sizeof numbers[0])
 {
     struct m3_error error = { 0 };
     struct m3_printed_number n;
@@ -68,4 +68,3 @@ START_LOOP_TEST(printed_numbers, sizeof numbers / sizeof numbers[0])
                   "%s: value %.15g half %.15g scale %.15g decimals %d", numbers[_i].text, n.value, n.half, n.scale,
                   n.decimals);
 }
-END_TEST

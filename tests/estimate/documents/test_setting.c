@@ -7,7 +7,7 @@
 
 TIMEOUT(120);
 
-START_TEST(settings)
+TEST(settings)
 {
     struct m3_error error = { 0 };
     struct m3_document_setting s;
@@ -51,4 +51,3 @@ START_TEST(settings)
         ck_assert_msg(m3_document_setting_parse(&s, refused[i], &error) == M3_BAD_INPUT, "\"%s\"", refused[i]);
     m3_error_free(&error);
 }
-END_TEST

@@ -89,7 +89,7 @@ static void set(char words[128], const char *reading)
 }
 
 /* Claim: the reading is named, and by it the dump passes. A slice has a third. */
-START_LOOP_TEST(of_dumps, sizeof dumps / sizeof dumps[0])
+LOOP_TEST(of_dumps, sizeof dumps / sizeof dumps[0])
 {
     if (!in_slice(_i, 3)) return;
     const char *model = dumps[_i].model, *input = dumps[_i].input;
@@ -105,10 +105,9 @@ START_LOOP_TEST(of_dumps, sizeof dumps / sizeof dumps[0])
         m3ref("check %s %s --case %s --row-runs 2 %s --set %s", model, in_folder("d"), input, checked, dumps[_i].named),
         0);
 }
-END_TEST
 
 /* What an own dump says of its reading decides between readings that give the same. */
-START_TEST(stated)
+TEST(stated)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/readings/case.safetensors --dump %s", in_folder("d")),
                      0);
@@ -119,10 +118,9 @@ START_TEST(stated)
     expect_reading("local_blocks=1");
     ck_assert(last_line_has("\"mistake\":null"));
 }
-END_TEST
 
 /* Claim: of each golden of another reading, a few taps and rows by the public PyTorch code, the reading is named. */
-START_LOOP_TEST(of_goldens, CASES)
+LOOP_TEST(of_goldens, CASES)
 {
     const struct golden *g = &cases[_i];
     if (!g->reading || strstr(g->golden, "jitter_positions") || strstr(g->golden, "local2")) return;
@@ -135,4 +133,3 @@ START_LOOP_TEST(of_goldens, CASES)
     ck_assert_int_eq(m3ref("check %s %s --case %s --row-runs 2 --json", g->model, in_folder("d"), g->case_path), 1);
     expect_reading(reading);
 }
-END_TEST

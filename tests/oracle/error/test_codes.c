@@ -92,7 +92,7 @@ static struct m3_input_rounding rule_of(enum engine engine)
  * Seen to fail with a fourth of the step for half (Q8), without the F16 scale, with 1/6 for 1/5 (FP4), with nothing lost
  * to the global scale, with only one that fits, with the plain program's global scale 1, and with "down" allowed no
  * more than "up". */
-START_LOOP_TEST(bounds, ENGINES)
+LOOP_TEST(bounds, ENGINES)
 {
     static double x[ROWS * WIDTH], got[ROWS * WIDTH];
     const enum engine engine = (enum engine)_i;
@@ -130,4 +130,3 @@ START_LOOP_TEST(bounds, ENGINES)
            squares / variances);
     ck_assert(largest > 0.9 && squares <= variances);
 }
-END_TEST

@@ -78,7 +78,7 @@ static const struct m3_gate gates[] = {
 /* Goal:  B, walk and steps are the formulas.
  * Claim: equal to long double within 1e-12, in the normal range of float.
  * Seen to fail with the gate's clamp forgotten, alpha 1 in the slope, GELU's B by tail instead of 1 - tail, |a + b|. */
-START_TEST(formulas)
+TEST(formulas)
 {
     uint64_t state = 101;
     make_data(2, &state);
@@ -100,7 +100,6 @@ START_TEST(formulas)
         }
     }
 }
-END_TEST
 
 /* Abramowitz and Stegun 7.1.26 in float, as MLX computes erf. */
 static float erf_7_1_26(float x)
@@ -114,7 +113,7 @@ static float erf_7_1_26(float x)
 
 /* Goal:  an engine with that formula is within the bound of GELU.
  * Seen to fail with the 8 steps of a formula of two ulp. */
-START_TEST(gelu_of_a_float_formula)
+TEST(gelu_of_a_float_formula)
 {
     uint64_t state = 102;
     make_data(1, &state);
@@ -128,7 +127,6 @@ START_TEST(gelu_of_a_float_formula)
                       want);
     }
 }
-END_TEST
 
 /* A float implementation as public code has it: float functions, other orders. */
 static float other(int c, float x, float z)
@@ -171,7 +169,7 @@ static long double value(int c, int i)
  * Given: 40,000 gates and ups of size 3 and 40: sigmoids down to e^-500.
  * Claim: nothing beyond HARD.
  * Seen to fail without the floor below the normal range (float logistic functions of -90); steps 2 for 6. */
-START_TEST(honest)
+TEST(honest)
 {
     uint64_t state = 102;
     for (int c = 0; c < 6; c++)
@@ -191,14 +189,13 @@ START_TEST(honest)
             printf(", float functions %.2f\n", r.headroom);
         }
 }
-END_TEST
 
 /* Goal:  wrong activations are seen.
  * Given: size 3. up without 1, alpha 1.7, no clamp, SiLU for SwiGLU-OAI; the gate clamped below too (an effect of at
  *        most 3.8e-4); GELU by tanh; a sum in bf16; an addition that lost a.
  * Claim: FAIL each.
  * Seen to fail with B times 2^12. */
-START_TEST(defects)
+TEST(defects)
 {
     uint64_t state = 103;
     make_data(3, &state);
@@ -229,14 +226,13 @@ START_TEST(defects)
         ck_assert((defect == 6) == ((r.tiers & M3_TIER_GRID) != 0));
     }
 }
-END_TEST
 
 /* Goal:  weights of experts and their sum: formulas, correct floats, defects.
  * Given: T = 50, E = 19, K = 4, H = 37; factor 2 and 3.
  * Claim: B = p with K + 1 steps; B = factor sum |p||each| with K + 1 steps, K + 2 for 3. The operators' weights, and
  *        sums in the order of slots, pass; a biased weight and a missing factor FAIL. ids out of range: refused.
  * Seen to fail with K steps; with the factor's rounding forgotten; without |.|; with ids not looked at. */
-START_TEST(experts)
+TEST(experts)
 {
     enum { T = 50, E = 19, K = 4, H = 37 };
     static float s32[T * E], bias[E], p32[T * K], each32[T * K * H], routed32[T * H];
@@ -299,10 +295,9 @@ START_TEST(experts)
     ck_assert_int_eq(ctx.failure.row, 1);
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Scores through a tanh are off by u, not by u s: allowed only where the arithmetic says so. */
-START_TEST(tanh_scores)
+TEST(tanh_scores)
 {
     for (int i = 0; i < N; i++) {
         a32[i] = -20 + (float)i * 0.0007f;
@@ -319,7 +314,6 @@ START_TEST(tanh_scores)
     r = judge_floats(truth, y32, &out, N);
     no_alarm("tanh", &r, M3_TIER_HARD);
 }
-END_TEST
 
 /* ---- propagation */
 
@@ -388,7 +382,7 @@ static struct spread_case new_case(const struct unit *a, double size, uint64_t *
  * Claim: spread_check at share 1 (0.98: the reach's steepest side); exact inputs add nothing.
  * Seen to fail with |up + 1| itself for the larger end, a slope beyond the clamp, dy/dgate for dy/dup, s for s (1 - s),
  * a density exp(-x^2). */
-START_TEST(slopes)
+TEST(slopes)
 {
     uint64_t state = 4300;
     for (int c = 0; c < 10; c++) {
@@ -402,7 +396,6 @@ START_TEST(slopes)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* The largest |f - y| of element i over a grid of both inputs within their errors. */
 static double furthest(const struct spread_case *c, const struct unit *a, int64_t i)
@@ -428,7 +421,7 @@ static double furthest(const struct spread_case *c, const struct unit *a, int64_
  *        the mean the furthest is at least 0.45 of it; beyond the clamps by more than the error: 0.
  * Seen to fail without the inflections (gate and GELU), without the ends of the reach (gate and GELU), with sigmoid's
  * slope at the value, with dy/dgate for dy/dup. */
-START_TEST(reach)
+TEST(reach)
 {
     enum { N = 41 };
     for (int c = 0; c < 10; c++) {
@@ -453,12 +446,11 @@ START_TEST(reach)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  a chain in bf16 stays within its 9 roundings of B.
  * Claim: spread_stored, at least 0.2 of the error in use.
  * Seen to fail with 1 rounding for 9, with a thirtieth of the variance. */
-START_TEST(chains)
+TEST(chains)
 {
     uint64_t state = 4320;
     for (int c = 0; c < 6; c++) {
@@ -469,4 +461,3 @@ START_TEST(chains)
         spread_free(&p);
     }
 }
-END_TEST

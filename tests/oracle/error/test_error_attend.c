@@ -117,7 +117,7 @@ static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *
  * Claim: equal to long double within 1e-9; the same bits for any number of threads.
  * Seen to fail with |v| for |v - o|; S without max |s|; expm1 left out; heads tiled; own block without causality; union
  * read as group. */
-START_TEST(formulas)
+TEST(formulas)
 {
     enum { T = 23, P0 = 9, Q = 6, G = 2, D = 5, S = P0 + T, N = 3, BLOCK = 4, O = T * Q * D };
     static double q[O], k[S * G * D], v[S * G * D], bound[O], walk[O], suspect[O], lses[3][T * Q];
@@ -166,12 +166,11 @@ START_TEST(formulas)
         free(row.o);
     }
 }
-END_TEST
 
 /* Goal:  the same of segments: each row over its own, both ways.
  * Claim: equal to long double within 1e-9.
  * Seen to fail with every segment from row 0 on. */
-START_TEST(segments)
+TEST(segments)
 {
     enum { P = 24, A = 3, U = 7, O = P * A * U };
     static const int64_t ends[] = { 1, 3, 8, 24 };
@@ -193,7 +192,6 @@ START_TEST(segments)
     }
     free(row.o);
 }
-END_TEST
 
 /* ---- one query over L keys, as float implementations do it */
 
@@ -333,7 +331,7 @@ static struct verdicts judge_way(enum way way, int L, double offset, double spre
  *        of mean 0 and of mean 100 with spread 0.01.
  * Claim: no tier; shares of HARD and SUSPECT small (numerics.md, section 14: 0.15).
  * Seen to fail with the term of |v| left out. */
-START_TEST(honest)
+TEST(honest)
 {
     static const int lengths[] = { 1, 16, 129, 2048 };
     double worst = 0, worst_lse = 0, worst_z = 0;
@@ -352,13 +350,12 @@ START_TEST(honest)
             }
     printf("attention, honest: |d|/HARD o %.3f, lse %.3f, |d|/sigma %.2f\n", worst, worst_lse, worst_z);
 }
-END_TEST
 
 /* Goal:  wrong attention is seen as numerics.md, section 14, says: at 2048 keys, in units of HARD, zeros 390, mean of v
  *        330, a bf16 denominator 360, an average key dropped 6.4, p in bf16 0.74 and beyond SUSPECT.
  * Claim: FAIL all but bf16 p, which is suspect. With values 100 + 0.01 N a dropped key is seen in lse, not in o.
  * Seen to fail with 32 L for 2L in o, with 200 L in lse. */
-START_TEST(defects)
+TEST(defects)
 {
     for (enum way way = ZEROS; way < WAYS; way++) {
         const struct verdicts r = judge_way(way, 2048, 0, 1, 114);
@@ -373,7 +370,6 @@ START_TEST(defects)
     ck_assert(r.o.hard == 0 && r.lse.headroom > r.o.headroom);
     ck_assert(r.lse.verdict != M3_VERDICT_PASS);
 }
-END_TEST
 
 /* ---- block scores */
 
@@ -492,7 +488,7 @@ static struct attention kind(int which, int32_t *blocks, unsigned char *seen, co
  *        0.5 of the error is reached, everywhere 0.005.
  * Seen to fail with |k| for |k - mean key|, without the shift in lse, without q's variance in o or in lse, v for v - o
  * there, scale for its square, the first head's keys for all (causal, segments). */
-START_TEST(slopes)
+TEST(slopes)
 {
     static const int64_t ends[] = { 1, 7, 9 };
     uint64_t state = 4400;
@@ -513,14 +509,13 @@ START_TEST(slopes)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  errors of logits far beyond the first order are bounds all the same.
  * Given: errors of q and k up to 0.02, 0.2, 1 and 20 of their size.
  * Claim: no corner of the inputs moves o or lse beyond the error; o not beyond the values' range.
  * Seen to fail with the first order alone, p for the largest p within reach, without the values' range, without the
  * limit from which only ranges are left. */
-START_TEST(far)
+TEST(far)
 {
     static const double sizes[] = { 0.01, 0.1, 0.5, 10 };
     static const int64_t ends[] = { 1, 7, 9 };
@@ -549,13 +544,12 @@ START_TEST(far)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  the storage points of intermediates cover what they are for.
  * Given: logits, weights, parts of 2 keys, all three in bf16; logits of size 1 and 5.
  * Claim: spread_stored with at least 0.1 of the error in use; lse is off where logits are stored, else exact.
  * Seen to fail with one rounding of logits, weights not counted, parts not counted. */
-START_TEST(storage)
+TEST(storage)
 {
     static const int64_t ends[] = { 1, 7, 9 };
     uint64_t state = 4420;
@@ -577,4 +571,3 @@ START_TEST(storage)
         spread_free(&p);
     }
 }
-END_TEST

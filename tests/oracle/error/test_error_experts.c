@@ -133,7 +133,7 @@ static void make_expert(struct stored *w, struct m3_expert *e, enum stored_kind 
  * Claim: equal to long double, slopes by difference quotients, within 1e-4 (they count at their steepest within the
  *        error); factor 3 costs a rounding.
  * Seen to fail with e not carried through w2, w2 for w2^2, p left out, B_act left out, w1 and w3 exchanged. */
-START_TEST(formulas)
+TEST(formulas)
 {
     static double x[T * H], p[T * K], bound[T * K * H], walk[T * K * H];
     static int32_t ids[T * K];
@@ -182,7 +182,6 @@ START_TEST(formulas)
             for (int i = 0; i < 3; i++) ck_assert(stored_intact(&w[e][i]));
     }
 }
-END_TEST
 
 /* ---- correct experts and defects, at a size that uses threads and pieces */
 
@@ -252,7 +251,7 @@ static void expert(double *y, const struct big *b, int64_t slot, const struct m3
  *        linear.
  * Claim: each and routed without a tier; y is the experts' output. up without 1: FAIL.
  * Seen to fail with pieces that overlap, with bounds times 2^16, with ids not looked at, w1 and w3 exchanged. */
-START_TEST(honest)
+TEST(honest)
 {
     const struct m3_activation act32 = { 1, 1.702f, 7, M3_GATE_CLAMP_UPPER };
     const struct m3_arithmetic how = m3_arithmetic_f32();
@@ -296,4 +295,3 @@ START_TEST(honest)
         free(b.each_truth), free(b.truth), free(b.bound), free(b.walk), free(b.whole), free(b.whole_walk), free(b.ids);
     }
 }
-END_TEST

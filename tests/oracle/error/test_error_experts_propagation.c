@@ -141,7 +141,7 @@ static void free_weights(struct layer *a)
  * Given: scores that were not chosen, off too; one expert's weight negative; factor 2 and 3.
  * Claim: spread_check at share 1; an id out of range is refused.
  * Seen to fail with e_k for (1 - p) e_k, p for p^2, e_p y for e_p |y|, no factor, ids not looked at. */
-START_TEST(slopes)
+TEST(slopes)
 {
     uint64_t state = 4600;
     for (int c = 0; c < 4; c++) {
@@ -161,13 +161,12 @@ START_TEST(slopes)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  scores that are far off leave bounds.
  * Given: errors of 10 % and 200 % of the scores, which stay above 0.
  * Claim: no corner moves a weight beyond its error; 0.9 of some error is reached at 10 %; no error above 1.
  * Seen to fail with the denominator S alone, without the limit 1. */
-START_TEST(far)
+TEST(far)
 {
     uint64_t state = 4610;
     for (int c = 0; c < 2; c++) {
@@ -190,14 +189,13 @@ START_TEST(far)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  errors go through gated MLPs: no corner of x moves them further; variances are right in the mean over outputs.
  * Given: BF16 and MXFP8 weights, three gates; 5 rows, and 70, which come in pieces; an expert without a token.
  * Claim: the worst signs reach at least a tenth of the error; the mean over outputs of squares over variance, of 400
  *        random inputs, is 0.7 to 1.3 (errors of one x meet again, which the variance leaves out).
  * Seen to fail with w1 for w3, rows of the first piece for all, results at another slot, spreads of other tokens. */
-START_TEST(composites)
+TEST(composites)
 {
     uint64_t state = 4620;
     for (int c = 0; c < 8; c++) {
@@ -231,13 +229,12 @@ START_TEST(composites)
         free_weights(&a);
     }
 }
-END_TEST
 
 /* Goal:  what a gated MLP and the sum of experts store is covered.
  * Given: gate, up, chain, act in bf16, each alone and all; sums in bf16 with factor 2.
  * Claim: spread_stored.
  * Seen to fail with gate, up, chain or act not counted, one rounding for K + 1, w1 for w3. */
-START_TEST(storage)
+TEST(storage)
 {
     uint64_t state = 4630;
     for (int c = 0; c < 12; c++) {
@@ -263,4 +260,3 @@ START_TEST(storage)
         free_weights(&a);
     }
 }
-END_TEST

@@ -29,7 +29,7 @@ static int rounded_on_the_way(const struct stored *s) { return s->kind == STORED
  * Given: random codes; sides 1, odd, prime, beyond a panel of rows; with and without bias.
  * Claim: equal to sums in long double to 1e-12; the same bits for any number of threads.
  * Seen to fail with the bias left out of B; sum s_k^2 without sum p_k^2; n/3 for n/6; F64 taken for exact. */
-START_TEST(formulas)
+TEST(formulas)
 {
     static const int64_t shapes[][3] = {
         { 1, 1, 1 }, { 3, 17, 5 }, { 2, 131, 257 }, { 7, 129, 130 }, { 200, 67, 521 }
@@ -65,12 +65,11 @@ START_TEST(formulas)
             free(x), free(bias), free(bound), free(walk);
         }
 }
-END_TEST
 
 /* Goal:  only a scale that is no power of two rounds.
  * Claim: f = 0 for scales 1/4 and 2, 1 with a third among them; a double is rounded to a float, not to a double.
  * Seen to fail with a power of two told by its last bit, with the first scale looked at alone. */
-START_TEST(scales)
+TEST(scales)
 {
     const unsigned char codes[130 * 3] = { 0x38 };
     float scales[2] = { 0.25f, 2 };
@@ -90,7 +89,6 @@ START_TEST(scales)
     ck_assert_int_eq(m3_bound_weight_roundings(&wide, 0x1p-24), 1);
     ck_assert_int_eq(m3_bound_weight_roundings(&wide, 0x1p-53), 0);
 }
-END_TEST
 
 /* ---- correct sums */
 
@@ -171,7 +169,7 @@ static void honest(float *y, const struct dots *d, enum order order)
  * Claim: no element beyond HARD; no tier at all, except for two structures that the statistics do not foresee: equal
  *        products, and neighbours that cancel while each lane holds one sign. There no tier fails.
  * Seen to fail with B of half the products, with B of squares, with walk = B. */
-START_TEST(honest_sums)
+TEST(honest_sums)
 {
     static const int64_t lengths[] = { 1, 2, 64, 3072, 12288 };
     uint64_t state = 72;
@@ -198,12 +196,11 @@ START_TEST(honest_sums)
         }
     printf("linear, honest sums: |d|/HARD %.3f, mean z^2 %.3f, |d|/sigma %.2f\n", worst, worst_z2, worst_z);
 }
-END_TEST
 
 /* Goal:  a weight stored as a double is rounded on its way into a float product: at n = 1 that is a second rounding.
  * Claim: HARD admits what the operator gives, and would not without f = 1.
  * Seen to fail with F64 taken for exact. */
-START_TEST(doubles_are_rounded)
+TEST(doubles_are_rounded)
 {
     enum { N = 1000 };
     static double w[N], truth[N], bound[N], walk[N];
@@ -229,7 +226,6 @@ START_TEST(doubles_are_rounded)
     r = judge_floats(truth, y, &out, N);
     ck_assert_int_gt(r.hard, 0);
 }
-END_TEST
 
 /* ---- defects */
 
@@ -261,7 +257,7 @@ static double defective(const struct dots *d, int64_t i, enum defect defect)
  * Claim: no fewer elements than the table says, less five standard deviations of such a count; correct sums: none. bf16
  *        stores are seen by GRID too. tf32 inputs, which HARD and SUSPECT miss at 12288, are seen by WALK.
  * Seen to fail with B of squares, lambda n for lambda sqrt(n), GRID of 7 bits for 8. */
-START_TEST(defects)
+TEST(defects)
 {
     static const struct {
         int64_t n;
@@ -300,13 +296,12 @@ START_TEST(defects)
         free_dots(&d);
     }
 }
-END_TEST
 
 /* Goal:  ranks without columns add nothing, whatever the memory held before.
  * Given: 10 columns cut for 8 ranks, and for 16; scratch memory full of 1e30.
  * Claim: the middle of the results is the sum within the roundings of its parts, and so are the errors.
  * Seen to fail with sums of empty ranges that are not cleared. */
-START_TEST(ranks_without_columns)
+TEST(ranks_without_columns)
 {
     enum { T = 3, ROWS = 5, COLS = 10, DIRTY = 1 << 18 };
     uint64_t state = 19;
@@ -341,13 +336,12 @@ START_TEST(ranks_without_columns)
     }
     ck_assert(stored_intact(&s));
 }
-END_TEST
 
 /* Goal:  sums that cancel are the hard case: zeros are within n u B, and only WALK sees them.
  * Given: numerics.md, section 14: n = 12288, cancelling data.
  * Claim: zeros pass HARD and SUSPECT; WALK objects (there to 2,073 as the mean of d^2/sigma^2).
  * Seen to fail with walk 64 times as large. */
-START_TEST(cancelling_zeros)
+TEST(cancelling_zeros)
 {
     uint64_t state = 75;
     struct dots d;
@@ -361,7 +355,6 @@ START_TEST(cancelling_zeros)
     free(y);
     free_dots(&d);
 }
-END_TEST
 
 /* ---- propagation */
 
@@ -393,7 +386,7 @@ static void linear(long double *y, const long double *x, const void *self)
  * Given: sides 1, odd, prime, beyond a panel; the second row of x is exact.
  * Claim: what spread_check says, at share 1; an exact row stays exact.
  * Seen to fail with w for |w|, |w| for w^2, rows taken one after the other, = for +=. */
-START_TEST(matrices)
+TEST(matrices)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 3, 17, 5 }, { 2, 9, 37 }, { 4, 8, 11 } };
     uint64_t state = 4200;
@@ -417,4 +410,3 @@ START_TEST(matrices)
             ck_assert(stored_intact(&s));
         }
 }
-END_TEST

@@ -48,7 +48,7 @@ static const struct {
  * Claim: no tier at any tap; n and f of the graph are those of the bounds; nearly all taps are judged.
  * Seen to fail with k_proj for v_proj, attn_norm for the hidden state in `mid`, mlp_norm's weight for attn_norm's, in
  * the graph; with BIAS where nothing is summed. */
-START_TEST(honest)
+TEST(honest)
 {
     for (int i = 0; i < 14; i++) {
         int64_t judged = 0, layer;
@@ -69,13 +69,12 @@ START_TEST(honest)
         pass_end(&p);
     }
 }
-END_TEST
 
 /* Goal:  a defect in one element of one operator is found at its tap.
  * Given: the tiny model with pictures; in turn each tap's truth moved by 1 % and 1e-3 in one element.
  * Claim: that tap FAILs.
  * Seen to fail with HARD times 2^20. */
-START_TEST(defects)
+TEST(defects)
 {
     pass_run(&p, cases[1].model, cases[1].path, M3_LINEAR_BLAS);
     int64_t found = 0, layer;
@@ -89,4 +88,3 @@ START_TEST(defects)
     ck_assert_int_ge(found, cases[1].least);
     pass_end(&p);
 }
-END_TEST

@@ -56,7 +56,7 @@ static void make_rows(float *x, int64_t T, int64_t H, int shifted, uint64_t *sta
  * Given: H 1, odd, prime, 3072; mean x^2 below, at and above eps; offset weights, plain weights, layer norm.
  * Claim: equal to long double within 1e-9 (a mean of 100 spreads takes digits); steps ceil(H/2) + 8, + 7, H + 8.
  * Seen to fail with squares for x1; 8 for 7 without the offset; the variance's term left out; H for H/2. */
-START_TEST(formulas)
+TEST(formulas)
 {
     static const int64_t shapes[][2] = { { 1, 1 }, { 5, 3 }, { 7, 17 }, { 131, 521 }, { 10, 3072 } };
     uint64_t state = 81;
@@ -81,7 +81,6 @@ START_TEST(formulas)
             free(x32), free(x), free(w), free(b), free(bound), free(walk), free(want);
         }
 }
-END_TEST
 
 enum way { OURS, FLOAT_SUMS, EIGHT_LANES, EPS_OUTSIDE, NO_PLUS_ONE, ONE_PASS, BF16_FACTOR, WAYS };
 
@@ -153,7 +152,7 @@ static struct m3_tier_result judge_way(enum way way, int offset, int64_t T, int6
  * Given: rows of sizes 1e-6 to 1e4; for layer norm also rows whose mean is 100 spreads.
  * Claim: nothing beyond HARD, SUSPECT or WALK.
  * Seen to fail without x1 in layer norm; with n = 0 for the root's sum. */
-START_TEST(honest)
+TEST(honest)
 {
     static const int64_t lengths[] = { 1, 2, 17, 128, 3072, 6144 };
     double worst[2] = { 0 };
@@ -168,12 +167,11 @@ START_TEST(honest)
             }
     printf("norms, honest: |d|/HARD %.2f, layer norm %.2f\n", worst[0], worst[1]);
 }
-END_TEST
 
 /* Goal:  wrong norms are seen.
  * Claim: eps outside the root, no 1 + w, a factor in bf16: HARD. A variance in one pass: HARD at a mean of 100 spreads.
  * Seen to fail with B of rms_norm 2^10 times as large. */
-START_TEST(defects)
+TEST(defects)
 {
     struct m3_tier_result r = judge_way(EPS_OUTSIDE, 1, 40, 128, 0, 83);
     printf("rms_norm: eps outside %d", (int)r.hard);
@@ -192,7 +190,6 @@ START_TEST(defects)
            (int)r.judged, r.headroom);
     ck_assert(r.verdict != M3_VERDICT_PASS);
 }
-END_TEST
 
 /* ---- propagation */
 
@@ -231,7 +228,7 @@ static void formula(long double *y, const long double *x, const void *self)
  * Seen to fail with x_i's own slope 1, the others' share left out or H times too large; LayerNorm's root over H - 0.5,
  * its own term with |own| for |own| - |self|, v for (1 - 2 self) v, half the mixed term; 1 + w and w exchanged; = for
  * +=. */
-START_TEST(slopes)
+TEST(slopes)
 {
     static const int64_t widths[] = { 1, 2, 7, 30 };
     enum { T = 4 };
@@ -253,4 +250,3 @@ START_TEST(slopes)
         spread_free(&p);
     }
 }
-END_TEST

@@ -12,7 +12,7 @@ TIMEOUT(60);
  * Claim: as in long double; nothing along x remains across; error and variance by the formula, added; a NaN is told.
  * Seen to fail with 0 / 0 for x = 0, a root of less than 0, 1 for 1.5, the bias left in, n not divided by, the last
  * part's n, x c for x dx, = for +=, gain for its square, a NaN of dx not told. */
-START_TEST(formulas)
+TEST(formulas)
 {
     uint64_t state = 4700;
     for (int n = 1; n <= 40; n += 3) {
@@ -65,7 +65,6 @@ START_TEST(formulas)
         }
     }
 }
-END_TEST
 
 /* ---- one matrix */
 
@@ -74,7 +73,7 @@ END_TEST
  * Claim: never beyond the error; along row i output i reaches 0.999 of it; over 200 drifts the mean square is the
  *        variance within 15 %, with random drifts and with such along x.
  * Seen to fail without the part along x, with what is across for the length, the bias left in, n not divided by. */
-START_TEST(matrix)
+TEST(matrix)
 {
     enum { N = 50, OUT = 60, DRIFTS = 200 };
     uint64_t state = 4710;
@@ -112,7 +111,6 @@ START_TEST(matrix)
         ck_assert_msg(kind == 2 || fabs(squares - 1) <= 0.15, "kind %d: mean square %g", kind, squares);
     }
 }
-END_TEST
 
 /* ---- chains: x := w1 x + b, normalised, then w2 act(w3 x, w4 x), three times; the candidate's own arithmetic */
 
@@ -254,7 +252,7 @@ static struct m3_tier_result judge(const struct side *ref, const struct side *go
  * Claim: correct: no tier objects, mean d^2 / sigma^2 from 0.3 to 1.5, in the last layer above 3 without the drift; a
  *        defect: not passed at its tap, passed at every other.
  * Seen to fail with n not divided by, x c for x dx, gain for its square. */
-START_TEST(chains)
+TEST(chains)
 {
     uint64_t state = 4720;
     for (int c = 0; c < 12; c++) {
@@ -299,4 +297,3 @@ START_TEST(chains)
         }
     }
 }
-END_TEST

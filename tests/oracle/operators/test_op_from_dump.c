@@ -276,7 +276,7 @@ static int judge(int *failed, struct output *all, int count, const struct m3_saf
 
 /* Goal:  every tap of every golden passes, judged from the operands that the cut gives; none is left out. A slice has a
  *        third of the goldens. */
-START_LOOP_TEST(goldens_pass, RUNS)
+LOOP_TEST(goldens_pass, RUNS)
 {
     if (!in_slice(_i, 3)) return;
     struct m3_safetensors *golden, *cases;
@@ -316,10 +316,9 @@ START_LOOP_TEST(goldens_pass, RUNS)
     free(all);
     m3_safetensors_close(golden);
 }
-END_TEST
 
 /* Goal:  of every operator, an output of the golden with one wrong element fails. A slice has one of three goldens. */
-START_LOOP_TEST(wrong_values_fail, m3_operator_rows())
+LOOP_TEST(wrong_values_fail, m3_operator_rows())
 {
     static const int of[] = { 0, 1, 6 };
     const char *op = m3_operator_at(_i)->name;
@@ -341,4 +340,3 @@ START_LOOP_TEST(wrong_values_fail, m3_operator_rows())
     }
     free(all);
 }
-END_TEST

@@ -76,7 +76,7 @@ static int mistaken(struct op_set *set, const char *op, const struct m3_mistake 
  *        shows it and fails for it; a mistake with the same results counts as the same.
  * Given: all known mistakes, tried on every operator, in float and moved by an ulp.
  * Seen to fail with R of attention 0, where scales of attn.scale are infinite: 92 of 100 were named. */
-START_TEST(known_mistakes)
+TEST(known_mistakes)
 {
     int right = 0, alike = 0, none = 0, wrong = 0, shown = 0;
     for (int o = 0; o < m3_operator_rows(); o++) {
@@ -116,7 +116,6 @@ START_TEST(known_mistakes)
     ck_assert_int_eq(wrong, 0);
     ck_assert_int_ge(100 * (right + alike), 95 * shown);
 }
-END_TEST
 
 /* ---- mistakes made here */
 
@@ -219,7 +218,7 @@ enum { OWN = sizeof own_mistakes / sizeof own_mistakes[0] };
 
 /* Goal:  a mistake that a kernel of the test makes is named, from F32 and from BF16 results.
  * Seen to fail with differences below 3e-2 (in L2) taken for 0. */
-START_LOOP_TEST(own, 2 * OWN)
+LOOP_TEST(own, 2 * OWN)
 {
     const struct own *m = &own_mistakes[_i % OWN];
     const int half = _i >= OWN;
@@ -244,14 +243,13 @@ START_LOOP_TEST(own, 2 * OWN)
                   v.mistake, v.notes);
     op_close(&set);
 }
-END_TEST
 
 /* ---- no name without a mistake */
 
 /* Goal:  a failure that is no known mistake has no name: the right results with one element off, with a factor of
  *        1.01, or those of half precision under fp32.
  * Seen to fail with a name where all distances are infinite: a case whose right results are zeros. */
-START_LOOP_TEST(unknown, 3 * m3_operator_rows())
+LOOP_TEST(unknown, 3 * m3_operator_rows())
 {
     const char *op = m3_operator_at(_i / 3)->name;
     const int form = _i % 3;
@@ -272,7 +270,6 @@ START_LOOP_TEST(unknown, 3 * m3_operator_rows())
     ck_assert_msg(!v.mistake[0], "%s, form %d: named %s", op, form, v.mistake);
     op_close(&set);
 }
-END_TEST
 
 /* ---- profiles */
 
@@ -287,7 +284,7 @@ static int is_kept(const char *name)
 
 /* Goal:  a kernel that stores in BF16 passes under bf16, and fails under fp32 unless its results are numbers of BF16.
  * Optional outputs are left out: the later ones are computed from what was not rounded, as in a fused kernel. Outputs that bf16 keeps in F32 (scores, weights of experts, lse, angles) are stored so. */
-START_LOOP_TEST(stored_in_bf16, m3_operator_rows())
+LOOP_TEST(stored_in_bf16, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     struct op_set set;
@@ -321,7 +318,6 @@ START_LOOP_TEST(stored_in_bf16, m3_operator_rows())
                   v.mistake);
     op_close(&set);
 }
-END_TEST
 
 /* ---- sampled rows */
 
@@ -364,7 +360,7 @@ static int64_t cut(struct op_values *v, const json_t *rows)
  * Claim: a wrong number in a row that is not listed is not seen; in a listed one it fails, under the row's number.
  * Seen to fail with the first rows in place of the listed ones, from --run and where the results hold all rows; with
  *        rotated keys of the listed rows alone given to vision_attention. */
-START_LOOP_TEST(sampled, m3_operator_rows())
+LOOP_TEST(sampled, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     /* Gradients are sums over all rows. */
@@ -409,4 +405,3 @@ START_LOOP_TEST(sampled, m3_operator_rows())
     }
     op_close(&set);
 }
-END_TEST

@@ -76,7 +76,7 @@ static void compare_run(const char *op, struct op_set *set, const char *path, co
  * Claim: double: 1e-12 of the output's largest value, and within the tolerance; float: within the tolerance; in drawn
  *        cases the tolerance is below 1e-4 of the output's largest value.
  * Seen to fail with the cached places of every case left out (p0 0). */
-START_LOOP_TEST(runs, m3_operator_rows())
+LOOP_TEST(runs, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name, *doubles = in_folder("doubles"), *floats = in_folder("floats");
     struct m3_safetensors *file;
@@ -103,7 +103,6 @@ START_LOOP_TEST(runs, m3_operator_rows())
     m3_safetensors_close(file);
     op_close(&set);
 }
-END_TEST
 
 /* ---- false results */
 
@@ -134,7 +133,7 @@ static void must_name(const char *op, struct op_set *set, const struct op_case *
  * Given: an element four times its tolerance away, then NaN; an id that was not chosen.
  * Seen to fail with p0 0 (another element is named), and while tolerances of --run were narrower than those of the
  *        profile fp32, by which --check judges: angles. A slice has half of the operators. */
-START_LOOP_TEST(single_elements, m3_operator_rows())
+LOOP_TEST(single_elements, m3_operator_rows())
 {
     if (!in_slice(_i, 2)) return;
     const char *op = m3_operator_at(_i)->name, *doubles = in_folder("doubles");
@@ -164,10 +163,9 @@ START_LOOP_TEST(single_elements, m3_operator_rows())
     m3_safetensors_close(file);
     op_close(&set);
 }
-END_TEST
 
 /* Goal:  results that a broken kernel leaves are found: zeros; the row before in place of each row of a drawn case. */
-START_LOOP_TEST(idle_and_shifted, m3_operator_rows())
+LOOP_TEST(idle_and_shifted, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     struct op_set set;
@@ -185,12 +183,11 @@ START_LOOP_TEST(idle_and_shifted, m3_operator_rows())
     must_fail(op, &set, "zeros");
     op_close(&set);
 }
-END_TEST
 
 /* Goal:  an operand that is copied to an output of its shape, and the results of another call, are found.
  * The operands of rope_table do not depend on the seed: its results are never stale in this way. A slice has the other
  * half of the operators. */
-START_LOOP_TEST(copied_and_stale, m3_operator_rows())
+LOOP_TEST(copied_and_stale, m3_operator_rows())
 {
     if (!in_slice(_i + 1, 2)) return;
     const struct m3_operator_row *row = m3_operator_at(_i);
@@ -217,4 +214,3 @@ START_LOOP_TEST(copied_and_stale, m3_operator_rows())
     op_close(&set);
     op_close(&others);
 }
-END_TEST

@@ -51,10 +51,9 @@ static void check_set(const struct m3_operator_row *row, int number)
  * Given: the first set of cases, and of the others one in turn with each operator and slice; results of the formulas in
  *        double, stored as F64 and as F32; then only the outputs that are required.
  * Seen to fail with the cached places of every case left out (p0 0): attention, block scores, choices, jitter. */
-START_LOOP_TEST(passes, m3_operator_rows())
+LOOP_TEST(passes, m3_operator_rows())
 {
     check_set(m3_operator_at(_i), 0);
     for (int number = 1; number < SETS; number++)
         if (in_slice(_i + number, SETS - 1)) check_set(m3_operator_at(_i), number);
 }
-END_TEST

@@ -93,7 +93,7 @@ static const struct {
     { "golden/block128/model", "golden/block128/case.safetensors", M3_SELECT_GROUP, 700, 4 },
 };
 
-START_LOOP_TEST(same_operators, sizeof floats / sizeof *floats)
+LOOP_TEST(same_operators, sizeof floats / sizeof *floats)
 {
     write_text(in_folder("plain.json"), "{\"name\": \"plain\", \"u\": \"f32\"}");
     struct subject s = subject_of(floats[_i].model, floats[_i].c, in_folder("plain.json"));
@@ -116,7 +116,6 @@ START_LOOP_TEST(same_operators, sizeof floats / sizeof *floats)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  each point rounds, where it is, and nothing else does.
  * Given: a profile that stores one inner point in bf16; six runs, so that it is surely not passed over in all.
@@ -147,7 +146,7 @@ static const struct {
     { "vision.layers.0.rope.cos", "vision.layers.0.k_proj", "vision.layers.0.k_rope" },
 };
 
-START_LOOP_TEST(each_point, sizeof points / sizeof *points)
+LOOP_TEST(each_point, sizeof points / sizeof *points)
 {
     char text[200];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", \"store\": {\"%s\": \"bf16\"}}", points[_i].point);
@@ -167,7 +166,6 @@ START_LOOP_TEST(each_point, sizeof points / sizeof *points)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  stored weights and inputs are rounded where the profile says so, with each rule of scales.
  * Claim: the one tap after it is off by what BF16, by what E4M3 makes; its neighbour by float's rounding.
@@ -192,7 +190,7 @@ static const struct {
       "layers.4.moe.expert_out", 0.005, 0.05 },
 };
 
-START_LOOP_TEST(each_rule, sizeof rules / sizeof *rules)
+LOOP_TEST(each_rule, sizeof rules / sizeof *rules)
 {
     char text[300];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", %s}", rules[_i].field);
@@ -208,11 +206,10 @@ START_LOOP_TEST(each_rule, sizeof rules / sizeof *rules)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  the same seed gives the same file, whatever the threads; another seed another.
  * Seen to fail with draws by thread, with the seed left out. */
-START_TEST(repeats)
+TEST(repeats)
 {
     struct subject s = tiny("bf16");
     const char *const paths[] = { in_folder("a"), in_folder("b"), in_folder("c") };
@@ -235,14 +232,13 @@ START_TEST(repeats)
     m3_safetensors_close(c);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  random rounding is right in the mean and has twice the variance of rounding to nearest.
  * Given: 40000 numbers in [1, 2) and in the subnormal range, BF16, F16, E4M3; numbers of the format; no numbers.
  * Claim: results are neighbours; mean error 0 to 5 sigma; mean square 1/6 of a step's square to 3 %; numbers of the
  *        format, zeros, infinities and NaN stay.
  * Seen to fail with truncation, with 15 random bits for 16, with the nearer neighbour. */
-START_TEST(rounding)
+TEST(rounding)
 {
     const enum m3_dtype dtypes[] = { M3_BF16, M3_F16, M3_F8_E4M3 };
     for (int f = 0; f < 3; f++) {
@@ -267,7 +263,6 @@ START_TEST(rounding)
         ck_assert(isnan(m3_rounded(&r, NAN, 1)));
     }
 }
-END_TEST
 
 /* ---- a correct candidate: the float engine with every tap rounded to BF16, to nearest */
 
@@ -320,7 +315,7 @@ static int round_tap(void *self, enum m3_tap tap, int64_t layer, void *data, int
  * Claim: not suspect, not beyond the largest, and not nearer than 0.7 of the median; the same with 2.1 times the
  *        largest, zeros (distance 1), NaN: suspect.
  * Seen to fail with the distances times 3, and with the sqrt(2) applied the other way round. */
-START_TEST(honest)
+TEST(honest)
 {
     char command[600];
     const char *build = getenv("BUILD");
@@ -365,4 +360,3 @@ START_TEST(honest)
     m3_safetensors_close((struct m3_safetensors *)(uintptr_t)candidate.truth);
     end_subject(&s);
 }
-END_TEST

@@ -10,7 +10,7 @@ static const char *const logits[] = { "logits" };
 
 /* Goal:  percentile, median, limits by hand; how many choices come before a tap.
  * Seen to fail with equal ones counted whole, with NaN compared by >, with the median of the lower half. */
-START_TEST(ranks)
+TEST(ranks)
 {
     struct m3_error error = { 0 };
     struct m3_profile *profile;
@@ -57,11 +57,10 @@ START_TEST(ranks)
     m3_envelope_close(envelope);
     m3_profile_close(profile);
 }
-END_TEST
 
 /* Goal:  a file of something else is refused by field.
  * Seen to fail with the profile's hash not compared, with numbers not checked. */
-START_TEST(refused)
+TEST(refused)
 {
     struct m3_error error = { 0 };
     struct m3_profile *profile;
@@ -101,4 +100,3 @@ START_TEST(refused)
     m3_envelope_close(NULL);
     m3_profile_close(profile);
 }
-END_TEST
