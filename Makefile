@@ -503,7 +503,7 @@ $(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/
 device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device) $(BUILD)/tests/test_kernels_device
 $(BUILD)/tests/test_kernels_device.o: tests/cuda/test_kernels.cc
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O2 -Iref -x cu -c -o $@ $<
+	$(NVCC) -std=c++17 -O2 -Iref -Itests/support -x cu -c -o $@ $<
 $(BUILD)/tests/test_kernels_device: $(BUILD)/tests/test_kernels_device.o $(BUILD)/tests/harness.o $(CUDA_KERNELS:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
 	$(NVCC) -cudart static -o $@ $^ $(shell pkg-config --libs check)
 $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device.o: test_%.c

@@ -55,7 +55,7 @@ def tested(name):
     if not os.path.exists(os.path.join(ROOT, path)):
         return []
     with open(os.path.join(ROOT, path)) as file:
-        return [name] if not test or f"START_TEST({test})" in file.read() else []
+        return [name] if not test or re.search(rf"^(LOOP_)?TEST(_IF)?\({test}\b", file.read(), re.MULTILINE) else []
 
 
 def covering_cases(row, cases, findings):

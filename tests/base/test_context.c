@@ -6,7 +6,9 @@
 
 #include "base/status.h"
 
-START_TEST(starts_and_ends)
+TIMEOUT(60);
+
+TEST(starts_and_ends)
 {
     struct m3_ctx ctx;
     ck_assert_int_eq(m3_ctx_init(&ctx, 3, M3_LINEAR_ORDERED), M3_OK);
@@ -21,9 +23,8 @@ START_TEST(starts_and_ends)
     ck_assert_ptr_nonnull(ctx.failure.what);
     m3_ctx_free(&ctx);
 }
-END_TEST
 
-START_TEST(place_of_a_failure)
+TEST(place_of_a_failure)
 {
     struct m3_ctx ctx;
     m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS);
@@ -34,12 +35,11 @@ START_TEST(place_of_a_failure)
     ck_assert_int_eq(ctx.failure.block, 9);
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Goal:  memory is aligned, apart, and stays where it is while the scratch grows far beyond its first chunk.
  * Given: 40 pieces of odd sizes from 1 byte to 5 MiB, each filled with its own byte.
  * Claim: at the end every piece still holds its byte everywhere. */
-START_TEST(pieces_stay)
+TEST(pieces_stay)
 {
     enum { PIECES = 40 };
     struct m3_ctx ctx;
@@ -60,12 +60,11 @@ START_TEST(pieces_stay)
     }
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Goal:  releasing gives back what came after the mark, keeps what came before it, and the memory is used again.
  * Given: inner marks whose pieces need a chunk of their own, ten times over.
  * Claim: the outer piece is untouched, and the same addresses come back: nothing grows from call to call. */
-START_TEST(mark_and_release)
+TEST(mark_and_release)
 {
     struct m3_ctx ctx;
     m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS);
@@ -91,11 +90,10 @@ START_TEST(mark_and_release)
     ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Goal:  no sequence of nested takes and releases makes two live pieces share a byte, and a release restores its mark.
  * Given: 20,000 steps from a fixed linear congruential generator, sizes of 0 to about 2 MiB, depth to 64. */
-START_TEST(random_nesting)
+TEST(random_nesting)
 {
     enum { DEPTH = 64, STEPS = 20000 };
     struct m3_ctx ctx;
@@ -123,10 +121,9 @@ START_TEST(random_nesting)
     }
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Goal: what cannot be had is NULL with a reason, and the context is good afterwards. */
-START_TEST(impossible_sizes)
+TEST(impossible_sizes)
 {
     struct m3_ctx ctx;
     m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS);
@@ -150,20 +147,4 @@ START_TEST(impossible_sizes)
     ck_assert_ptr_nonnull(piece);
     memset(piece, 1, 10);
     m3_ctx_free(&ctx);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("context");
-    TCase *test = tcase_create("context");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, starts_and_ends);
-    tcase_add_test(test, place_of_a_failure);
-    tcase_add_test(test, pieces_stay);
-    tcase_add_test(test, mark_and_release);
-    tcase_add_test(test, random_nesting);
-    tcase_add_test(test, impossible_sizes);
-    suite_add_tcase(suite, test);
-    return suite;
 }

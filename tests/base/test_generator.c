@@ -5,7 +5,7 @@
 
 #include "base/generator.h"
 
-START_TEST(draws)
+TEST(draws)
 {
     static const struct {
         uint64_t seed;
@@ -21,9 +21,8 @@ START_TEST(draws)
         for (uint64_t j = 0; j < 4; j++)
             ck_assert_uint_eq(m3_draw(m3_draw_key(known[i].seed, known[i].name), j, known[i].m), known[i].first[j]);
 }
-END_TEST
 
-START_TEST(exponents)
+TEST(exponents)
 {
     static const struct {
         const char *name;
@@ -50,17 +49,4 @@ START_TEST(exponents)
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         ck_assert_msg(m3_draw_exponent(known[i].name, known[i].columns) == known[i].e, "%s", known[i].name);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("generator");
-    TCase *tests = tcase_create("generator");
-    tcase_add_test(tests, draws);
-    tcase_add_test(tests, exponents);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

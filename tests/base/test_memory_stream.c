@@ -37,7 +37,7 @@ static char *lines(int count)
     return m3_memory_close(&stream);
 }
 
-START_TEST(texts)
+TEST(texts)
 {
     static const int counts[] = { 0, 1, 1000, 100000 };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -48,12 +48,11 @@ START_TEST(texts)
         free(text);
     }
 }
-END_TEST
 
 /* Goal:  no text with a part missing: whichever allocation fails, there is no text at all.
  * Given: each realloc of a text of 1.2 MB, in turn. The text goes on after the failure.
  * Seen to fail with the record of the failure left out, and with open_memstream, which gives a text. */
-START_TEST(no_memory)
+TEST(no_memory)
 {
     calls = 0;
     free(lines(100000));
@@ -67,11 +66,10 @@ START_TEST(no_memory)
         ck_assert_msg(text == NULL, "allocation %d of %d failed, and the text has %zu bytes", n, all, strlen(text));
     }
 }
-END_TEST
 
 /* Goal:  a stream that could not be opened holds nothing, whether it is closed or not.
  * Seen to fail with the first room of the text kept. */
-START_TEST(no_stream)
+TEST(no_stream)
 {
     struct m3_memory_stream stream;
     has_no_stream = 1;
@@ -79,16 +77,4 @@ START_TEST(no_stream)
     has_no_stream = 0;
     ck_assert_ptr_null(stream.text);
     ck_assert_ptr_null(m3_memory_close(&stream));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("memory_stream");
-    TCase *test = tcase_create("memory_stream");
-    tcase_add_test(test, texts);
-    tcase_add_test(test, no_memory);
-    tcase_add_test(test, no_stream);
-    suite_add_tcase(suite, test);
-    return suite;
 }

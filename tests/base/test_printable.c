@@ -29,31 +29,18 @@ static const struct {
     { "\xc3(", "?(" },
 };
 
-START_TEST(printable)
+LOOP_TEST(printable, sizeof texts / sizeof texts[0])
 {
     char text[64];
     strcpy(text, texts[_i].given);
     m3_make_printable(text, strlen(text));
     ck_assert_str_eq(text, texts[_i].wanted);
 }
-END_TEST
 
 /* Claim: nothing behind the length is read or written. */
-START_TEST(length)
+TEST(length)
 {
     char text[] = "ab\xe2\x80\xae\n";
     m3_make_printable(text, 4);
     ck_assert_str_eq(text, "ab??\xae\n");
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("printable");
-    TCase *tests = tcase_create("printable");
-    tcase_add_loop_test(tests, printable, 0, sizeof texts / sizeof texts[0]);
-    tcase_add_test(tests, length);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -8,7 +8,7 @@
 static const char a_million_a[] = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
 
 /* The examples that NIST publishes with FIPS 180. */
-START_TEST(published_examples)
+TEST(published_examples)
 {
     static const struct {
         const char *text, *hex;
@@ -26,10 +26,9 @@ START_TEST(published_examples)
         ck_assert_str_eq(hex, cases[i].hex);
     }
 }
-END_TEST
 
 /* Goal: pieces of any size, empty ones too, give the hash of the whole. */
-START_TEST(in_pieces)
+TEST(in_pieces)
 {
     char piece[997], hex[65];
     memset(piece, 'a', sizeof piece);
@@ -42,15 +41,4 @@ START_TEST(in_pieces)
     }
     ck_assert_int_eq(m3_sha256_end(hash, hex), M3_OK);
     ck_assert_str_eq(hex, a_million_a);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("sha256");
-    TCase *test = tcase_create("sha256");
-    tcase_add_test(test, published_examples);
-    tcase_add_test(test, in_pieces);
-    suite_add_tcase(suite, test);
-    return suite;
 }

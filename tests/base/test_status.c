@@ -10,7 +10,7 @@
 
 /* Goal:  every line is kept in order, and the status is that of the first.
  * Seen to fail with the status of the last line, and without the newline. */
-START_TEST(lines_and_first_status)
+TEST(lines_and_first_status)
 {
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_fail(&error, M3_ABSENT, "%s: got %d", "a.json", 7), M3_ABSENT);
@@ -23,33 +23,29 @@ START_TEST(lines_and_first_status)
     ck_assert_ptr_null(error.text);
     ck_assert_int_eq(error.count, 0);
 }
-END_TEST
 
 /* Goal: a name from a file cannot break a line, forge a second one, or steer a terminal. */
-START_TEST(control_characters)
+TEST(control_characters)
 {
     struct m3_error error = { 0 };
     m3_fail(&error, M3_BAD_INPUT, "%s: \x1b[2J \t\x7f \xc3\xa9", "a\nm3ref: all is well");
     ck_assert_str_eq(error.text, "a?m3ref: all is well: ?[2J ?? \xc3\xa9\n");
     m3_error_free(&error);
 }
-END_TEST
 
-START_TEST(no_error_wanted)
+TEST(no_error_wanted)
 {
     ck_assert_int_eq(m3_fail(NULL, M3_USAGE, "nobody reads this"), M3_USAGE);
     ck_assert_int_eq(m3_fail_memory(NULL, "x", 1), M3_INTERNAL);
 }
-END_TEST
 
-START_TEST(memory_line)
+TEST(memory_line)
 {
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_fail_memory(&error, "w.safetensors", 123), M3_INTERNAL);
     ck_assert_str_eq(error.text, "w.safetensors: no memory for 123 bytes\n");
     m3_error_free(&error);
 }
-END_TEST
 
 static char *printed(const struct m3_error *error)
 {
@@ -61,7 +57,7 @@ static char *printed(const struct m3_error *error)
     return text;
 }
 
-START_TEST(printing)
+TEST(printing)
 {
     struct m3_error error = { 0 };
     char *text = printed(&error);
@@ -75,10 +71,9 @@ START_TEST(printing)
     free(text);
     m3_error_free(&error);
 }
-END_TEST
 
 /* Goal: a file with a million faults does not fill memory or the screen, and the rest is counted. */
-START_TEST(many_lines)
+TEST(many_lines)
 {
     struct m3_error error = { 0 };
     for (int i = 0; i < M3_ERROR_LINES + 5; i++) m3_fail(&error, M3_BAD_INPUT, "line %d", i);
@@ -90,7 +85,6 @@ START_TEST(many_lines)
     free(text);
     m3_error_free(&error);
 }
-END_TEST
 
 static int no_memory;
 
@@ -106,7 +100,7 @@ void *realloc(void *old, size_t bytes)
  * Given: no memory for two lines, of which the first is long; then for one after a line that is kept.
  * Seen to fail with the line dropped (nothing is printed), with the later lines counted ("1 lines more"), and with a
  * later line that has memory in its place. */
-START_TEST(no_memory_for_a_line)
+TEST(no_memory_for_a_line)
 {
     struct m3_error error = { 0 }, told = { 0 };
     no_memory = 1;
@@ -144,20 +138,4 @@ START_TEST(no_memory_for_a_line)
     ck_assert_int_eq(m3_notes_whole(&error, &told), M3_INTERNAL);
     m3_error_free(&told);
     m3_error_free(&error);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("status");
-    TCase *test = tcase_create("status");
-    tcase_add_test(test, lines_and_first_status);
-    tcase_add_test(test, control_characters);
-    tcase_add_test(test, no_error_wanted);
-    tcase_add_test(test, memory_line);
-    tcase_add_test(test, printing);
-    tcase_add_test(test, many_lines);
-    tcase_add_test(test, no_memory_for_a_line);
-    suite_add_tcase(suite, test);
-    return suite;
 }

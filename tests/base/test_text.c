@@ -6,7 +6,7 @@
 
 /* Goal:  what does not fit is cut off, and nothing is written beyond the buffer.
  * Seen to fail with a length that counts what was cut off. */
-START_TEST(grows_and_is_cut)
+TEST(grows_and_is_cut)
 {
     char buffer[12];
     struct m3_text text = { buffer, 8, 0 };
@@ -22,15 +22,4 @@ START_TEST(grows_and_is_cut)
     ck_assert_str_eq(buffer, "1234567");
     ck_assert_uint_eq(text.length, 7);
     ck_assert_int_eq(buffer[8], 'x');
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("text");
-    TCase *tests = tcase_create("text");
-    tcase_add_test(tests, grows_and_is_cut);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+TIMEOUT(60);
+
 /* The value of a small floating-point format, from its fields and by ldexp: nothing shared with the code under test.
  * `top` is the exponent field that stands for infinity and NaN, or -1. */
 static double from_fields(unsigned code, int exponent_bits, int fraction_bits, int bias, int top)
@@ -26,7 +28,7 @@ static double e8m0(unsigned code) { return code == 255 ? (double)NAN : ldexp(1, 
 /* Equal, also in the sign of zero; a NaN is equal to a NaN. */
 static int same(double a, double b) { return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b); }
 
-START_TEST(names_and_sizes)
+TEST(names_and_sizes)
 {
     static const struct {
         enum m3_dtype dtype;
@@ -48,11 +50,10 @@ START_TEST(names_and_sizes)
     ck_assert_int_eq(m3_dtype_named("bf16"), M3_DTYPES);
     ck_assert_int_eq(m3_dtype_named(""), M3_DTYPES);
 }
-END_TEST
 
 /* Goal:  all 256 codes. Anchors from the format's definition: 448 is the largest, 2^-9 the smallest, no infinity.
  * Seen to fail with exponent 15 taken for NaN throughout, and with bias 8. */
-START_TEST(every_e4m3_code)
+TEST(every_e4m3_code)
 {
     int nans = 0;
     for (unsigned code = 0; code < 256; code++) {
@@ -67,9 +68,8 @@ START_TEST(every_e4m3_code)
     for (int i = 0; i < 6; i++) ck_assert(same(m3_decode(M3_F8_E4M3, anchors, i), values[i]));
     ck_assert_int_eq(nans, 2);
 }
-END_TEST
 
-START_TEST(every_e8m0_code)
+TEST(every_e8m0_code)
 {
     for (unsigned code = 0; code < 256; code++) {
         unsigned char byte = (unsigned char)code;
@@ -79,10 +79,9 @@ START_TEST(every_e8m0_code)
     ck_assert_double_eq(m3_decode(M3_F8_E8M0, "\x00\x7F\xFE", 1), 1);
     ck_assert_double_eq(m3_decode(M3_F8_E8M0, "\x00\x7F\xFE", 2), 0x1p127);
 }
-END_TEST
 
 /* Goal: all 65,536 codes of both halves, at odd addresses. */
-START_TEST(every_half_code)
+TEST(every_half_code)
 {
     unsigned char bytes[5] = { 0 };
     for (unsigned code = 0; code < 65536; code++) {
@@ -93,9 +92,8 @@ START_TEST(every_half_code)
         ck_assert_msg(same(bf16, from_fields(code, 8, 7, 127, 255)), "BF16 %04x: got %a", code, bf16);
     }
 }
-END_TEST
 
-START_TEST(wide_types_unaligned)
+TEST(wide_types_unaligned)
 {
     static const double f64[] = { 0, -0.0, 0x1.23456789abcdep-1022, -INFINITY, 3 };
     static const float f32[] = { 1, 0x1p-149f, -0x1.fffffep127f, INFINITY, -0.0f };
@@ -116,7 +114,6 @@ START_TEST(wide_types_unaligned)
         ck_assert(m3_decode(M3_BOOL, u8, i) == (i > 0));
     }
 }
-END_TEST
 
 /* A weight of E4M3 codes at odd addresses, and what its elements are. */
 struct made {
@@ -198,7 +195,7 @@ static void check_span(const struct made *made, int kind, int64_t row, int64_t c
 /* Goal:  each element takes the scale of its own block: by row and column, with partial blocks at both edges.
  * Given: sizes around 128 and 32, all codes, scales that all differ; every row, and spans that start and end anywhere.
  * Seen to fail with cols/128 rounded down, with row % 128 for row / 128, and with the column counted in the span. */
-START_TEST(scaled_spans)
+TEST(scaled_spans)
 {
     static const int64_t sizes[][2] = { { 1, 1 },     { 1, 31 },    { 2, 32 }, { 3, 33 },
                                         { 129, 127 }, { 130, 257 }, { 5, 128 } };
@@ -214,11 +211,10 @@ START_TEST(scaled_spans)
         }
     }
 }
-END_TEST
 
 /* Goal: the ends of the range. 448 * 2^127 is infinite in float only; 2^-9 * 2^-127 is a float subnormal; codes that
  * are NaN stay NaN, as does every element under the scale code 255. */
-START_TEST(extreme_scales)
+TEST(extreme_scales)
 {
     static const unsigned char codes[] = { 0x7E, 0x01, 0x7F, 0x80 }, scales[] = { 254, 0, 255 };
     double wide[4];
@@ -248,10 +244,9 @@ START_TEST(extreme_scales)
     m3_expand_f32(narrow, &w, 0, 1, 1);
     ck_assert(narrow[0] == 0x1p-136f);
 }
-END_TEST
 
 /* Goal: without scales the stored value itself, row by row; a double is rounded once to float. */
-START_TEST(unscaled_rows)
+TEST(unscaled_rows)
 {
     static const double values[2][3] = { { 1, 2, 3 }, { 1 + 0x1p-24 + 0x1p-50, -0.0, INFINITY } };
     struct m3_weight w = { .data = values, .dtype = M3_F64, .rows = 2, .cols = 3, .id = 1 };
@@ -275,11 +270,10 @@ START_TEST(unscaled_rows)
     m3_expand_f32(row, &w, 1, 0, 150);
     ck_assert_mem_eq(row, floats + 150, sizeof row);
 }
-END_TEST
 
 /* Goal: an element as it is stored, in whole numbers and in halves of bytes: code, number, scale, zero point.
  * Seen to fail with the halves exchanged, and with the scale of the first group for all. */
-START_TEST(stored_elements)
+TEST(stored_elements)
 {
     static const uint16_t halves[] = { 0x3F80, 0xC0FC };
     const struct m3_weight bf16 = { .data = halves, .dtype = M3_BF16, .rows = 1, .cols = 2, .id = 1 };
@@ -306,23 +300,4 @@ START_TEST(stored_elements)
         m3_expand_f64(&value, &fp4, 0, i, 1);
         ck_assert(same(value, e.number * e.scale));
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("weight");
-    TCase *test = tcase_create("weight");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, names_and_sizes);
-    tcase_add_test(test, every_e4m3_code);
-    tcase_add_test(test, every_e8m0_code);
-    tcase_add_test(test, every_half_code);
-    tcase_add_test(test, wide_types_unaligned);
-    tcase_add_test(test, scaled_spans);
-    tcase_add_test(test, extreme_scales);
-    tcase_add_test(test, unscaled_rows);
-    tcase_add_test(test, stored_elements);
-    suite_add_tcase(suite, test);
-    return suite;
 }

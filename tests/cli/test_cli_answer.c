@@ -8,6 +8,9 @@
 
 #include <math.h>
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define ANSWER "tests/candidates/answer_"
 #define IDS                                                                                                            \
@@ -17,17 +20,16 @@
 /* Claim: the answers of the public PyTorch code in bf16 pass, whatever their form, with the tokens it chose. */
 static const char *const honest[] = { "vllm", "llama_cpp" };
 
-START_TEST(public_code)
+LOOP_TEST(public_code, sizeof honest / sizeof *honest)
 {
     ck_assert_int_eq(
         m3ref("check " TINY " " ANSWER "%s.json " IDS " --profile bf16 --temperature 0 --no-causes", honest[_i]), 0);
     ck_assert(last_line_has("pass: Nothing is wrong in " ANSWER));
     ck_assert(last_line_has("allow its 20 generated tokens"));
 }
-END_TEST
 
 /* Claim: the same model without SwiGLU's + 1 is wrong from the first position on, and the mistake is named. */
-START_TEST(without_plus_one)
+TEST(without_plus_one)
 {
     ck_assert_int_eq(m3ref("check " TINY " " ANSWER "vllm_without_plus_one.json --profile bf16 --row-runs 16 --json"),
                      1);
@@ -37,11 +39,10 @@ START_TEST(without_plus_one)
     ck_assert(last_line_has("\"judged\":39,"));
     ck_assert(has("out", "\"type\":\"position\",\"position\":1,"));
 }
-END_TEST
 
 /* Claim: greedy tokens of the wrong model are not allowed, and the first is named; those that were drawn are allowed at
  * the temperature at which they were drawn, not as greedy ones. */
-START_TEST(generations)
+TEST(generations)
 {
     ck_assert_int_eq(m3ref("check " TINY " " ANSWER "plain.json --profile bf16 --row-runs 8"), 0);
     ck_assert_int_eq(m3ref("check " TINY " " ANSWER "plain_without_plus_one.json --profile bf16 --row-runs 8"), 1);
@@ -52,10 +53,9 @@ START_TEST(generations)
     ck_assert_int_eq(
         m3ref("check " TINY " " ANSWER "sampled.json --profile bf16 --row-runs 8 --temperature 1 --top-k 2"), 1);
 }
-END_TEST
 
 /* Claim: log-probabilities that are all too small by 0.2 are wrong. */
-START_TEST(shifted)
+TEST(shifted)
 {
     char line[1024];
     snprintf(line, sizeof line,
@@ -66,7 +66,6 @@ START_TEST(shifted)
     ck_assert_int_eq(system(line), 0);
     ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 8", in_folder("shifted.json")), 1);
 }
-END_TEST
 
 /* Rewrites each position of vLLM's answer: `p` is its object, and `best` its entries by their log-probabilities. */
 static void rewrite_answer(const char *path, const char *position)
@@ -83,7 +82,7 @@ static void rewrite_answer(const char *path, const char *position)
 
 /* Claim: short lists of the public code pass, though rounding exchanged an expert at position 30, and with it the most
  * likely token; lists that lack their most likely tokens are wrong. */
-START_TEST(short_lists)
+TEST(short_lists)
 {
     const char *path = in_folder("lists.json");
     rewrite_answer(path, "list(p.items())[:2]");
@@ -92,10 +91,9 @@ START_TEST(short_lists)
     ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path), 1);
     ck_assert(last_line_has("its lists lack the most likely tokens"));
 }
-END_TEST
 
 /* Claim: one position that is as wrong as an answer to another token is suspect, though all others are right. */
-START_TEST(one_position)
+TEST(one_position)
 {
     const char *path = in_folder("one.json");
     rewrite_answer(path, "{t: e | {'logprob': -50.0 if e['rank'] == 1 and p is c['prompt_logprobs'][20] "
@@ -103,7 +101,6 @@ START_TEST(one_position)
     ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path), 2);
     ck_assert(last_line_has("by the farthest position"));
 }
-END_TEST
 
 /* One position of a vLLM answer: all tokens of the vocabulary, the prompt's own first. */
 static void write_position(FILE *to, const double *logits, int64_t V, int32_t own, double temperature)
@@ -148,7 +145,7 @@ static void write_golden_answer(const char *path, double temperature)
 
 /* Claim: log-probabilities of logits / 0.7 pass in F32 with that temperature; without it they are wrong, and the
  * temperature is found. */
-START_TEST(temperature)
+TEST(temperature)
 {
     const char *path = in_folder("a.json");
     write_golden_answer(path, 0.7);
@@ -161,7 +158,6 @@ START_TEST(temperature)
     write_golden_answer(path, 1);
     ck_assert_int_eq(m3ref("check " TINY " %s --profile fp32 --row-runs 8 --no-causes", path), 0);
 }
-END_TEST
 
 /* How an answer was made, by which reading it is checked, and which explains it. */
 static const char *const readings[][3] = {
@@ -181,7 +177,7 @@ static const char *const readings[][3] = {
 
 /* Claim: an answer by another reading of the model is wrong, and the reading is named. Seen to fail with the released
  * value of a field never tried. */
-START_TEST(other_reading)
+LOOP_TEST(other_reading, sizeof readings / sizeof *readings)
 {
     static const char model[] = "golden/tiny/model", input[] = "golden/readings/case.safetensors";
     const char *const *r = readings[_i];
@@ -196,7 +192,6 @@ START_TEST(other_reading)
     snprintf(text, sizeof text, "\"reading\":\"%s\"", r[2]);
     ck_assert(last_line_has(text));
 }
-END_TEST
 
 static const struct {
     const char *words, *says;
@@ -223,17 +218,16 @@ static const struct {
     { "prompt no_such_model", "no_such_model", 66 },
 };
 
-START_TEST(bad_words)
+LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
     ck_assert(has("err", bad[_i].says));
 }
-END_TEST
 
 /* Claim: a prompt is the same for the same seed, has no placeholder, is a case that the model runs, and says whether
  * it is long enough for a choice of blocks. */
-START_TEST(prompt)
+TEST(prompt)
 {
     size_t first_count, second_count;
     ck_assert_int_eq(m3ref("prompt " TINY " --tokens 32 --draws 2 --seed 7 --out %s", in_folder("p.safetensors")), 0);
@@ -255,7 +249,6 @@ START_TEST(prompt)
     free(second);
     free(other);
 }
-END_TEST
 
 /* The narrow choices in a list of 16 tokens, all of which reach a clamp. */
 static int narrow_choices(int draws, int seed)
@@ -274,26 +267,7 @@ static int narrow_choices(int draws, int seed)
 /* Claim: the best of eight draws has fewer narrow choices than the first of them. */
 static const int seeds[] = { 1, 7, 8 };
 
-START_TEST(best_draw) { ck_assert_int_lt(narrow_choices(8, seeds[_i]), narrow_choices(1, seeds[_i])); }
-END_TEST
-
-Suite *m3_suite(void)
+LOOP_TEST(best_draw, sizeof seeds / sizeof *seeds)
 {
-    Suite *s = suite_create("cli_answer");
-    TCase *t = tcase_create("cli_answer");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, public_code, 0, sizeof honest / sizeof *honest);
-    tcase_add_test(t, without_plus_one);
-    tcase_add_test(t, generations);
-    tcase_add_test(t, shifted);
-    tcase_add_test(t, short_lists);
-    tcase_add_test(t, one_position);
-    tcase_add_test(t, temperature);
-    tcase_add_loop_test(t, other_reading, 0, sizeof readings / sizeof *readings);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    tcase_add_test(t, prompt);
-    tcase_add_loop_test(t, best_draw, 0, sizeof seeds / sizeof *seeds);
-    return s;
+    ck_assert_int_lt(narrow_choices(8, seeds[_i]), narrow_choices(1, seeds[_i]));
 }

@@ -8,6 +8,9 @@
 
 #include <math.h>
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CANDIDATES "tests/candidates/"
 
@@ -58,7 +61,7 @@ static void write_padded(const char *path)
 
 /* Claim: a dump of several sequences holds the rows of runs of each alone, bit for bit, and numbers them; padding ids do
  * not matter. */
-START_TEST(each_alone)
+TEST(each_alone)
 {
     write_padded(in_folder("case"));
     ck_assert_int_eq(m3ref("run " TINY " --case %s --dump %s", in_folder("case"), in_folder("all")), 0);
@@ -81,7 +84,6 @@ START_TEST(each_alone)
     m3_safetensors_close(all);
     ck_assert_int_eq(m3ref("blame " TINY " %s --case %s", in_folder("all"), in_folder("case")), 0);
 }
-END_TEST
 
 static double dot(const float *a, const float *b, int n)
 {
@@ -93,7 +95,7 @@ static double dot(const float *a, const float *b, int n)
 /* Claim: with block_anchor=slot the score of a block is the greatest over the sequence's keys in these slots, by the
  * formula written out here; the plain operators and the others agree. Blocks of 4: the first token of sequence 0 is in
  * slot 3, the last of the first block, and that of sequence 1 in slot 5, the second of the second block. */
-START_TEST(anchored_to_slots)
+LOOP_TEST(anchored_to_slots, 2)
 {
     static const int before[2] = { 3, 5 };
     enum { G = 2, X = 16, BLOCK = 4 };
@@ -122,11 +124,10 @@ START_TEST(anchored_to_slots)
     ck_assert_int_eq(m3ref("blame " TINY " %s --case %s --set block_anchor=slot", in_folder("all"), in_folder("case")),
                      0);
 }
-END_TEST
 
 /* Claim: public code passes, packed and, with blocks anchored to slots, padded; otherwise the reading is named; a
  * sequence that sees the one before it is named. */
-START_TEST(public_code)
+TEST(public_code)
 {
     ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES "packed.safetensors.gz --map transformers --case " CANDIDATES
                            "packed_case.safetensors"),
@@ -145,11 +146,10 @@ START_TEST(public_code)
     ck_assert(has("out", "in sequence 1, row "));
     ck_assert(has("out", "\"sequence\":1"));
 }
-END_TEST
 
 /* Claim: blame and check write their report files of several sequences too; taps that are missing are skipped.
  * Seen to fail with the names of missing taps, and with the sides of the comparison, left behind in the parts. */
-START_TEST(report_files)
+LOOP_TEST(report_files, 2)
 {
     static const char *const commands[] = { "blame", "check" };
     ck_assert_int_eq(m3ref("%s " TINY " " CANDIDATES "packed_leak.safetensors.gz --map transformers --case " CANDIDATES
@@ -159,10 +159,9 @@ START_TEST(report_files)
     ck_assert(has("x", "sequence 1, row ") && has("x", "<skipped"));
     ck_assert(has("h", "sequence 1, row "));
 }
-END_TEST
 
 /* Claim: a padded candidate is stripped, and a wrong row is named by its sequence in every report. */
-START_TEST(padded_candidate)
+TEST(padded_candidate)
 {
     enum { H = 96 };
     static float x[2][8][H];
@@ -190,12 +189,11 @@ START_TEST(padded_candidate)
     ck_assert_int_eq(m3ref("blame " TINY " %s --case %s --json", in_folder("bad"), in_folder("case")), 1);
     ck_assert(has("out", "\"index\":[2,5],\"sequence\":1"));
 }
-END_TEST
 
 /* ---- folders of files */
 
 /* Claim: parts of heads are joined, partial sums added, equal tensors compared; names are ordered by their numbers. */
-START_TEST(ranks)
+LOOP_TEST(ranks, 2)
 {
     static float q[2][5][3][20], out[2][5][96], mid[2][5][96];
     ck_assert_int_eq(m3ref("run " TINY " --ids %s --dump %s", alone[0], in_folder("one")), 0);
@@ -225,12 +223,11 @@ START_TEST(ranks)
     if (_i) ck_assert_int_eq(error_lines(), 1);
     else ck_assert(has("out", "3 of 3 stages judged"));
 }
-END_TEST
 
 /* Claim: the rows that each rank of expert parallelism computed for some tokens are added where its list says, for
  * compare, blame and check; another list is found wrong at this tap.
  * Seen to fail with lists ignored, and with the rows of a case not known to the map. */
-START_TEST(scattered_experts)
+LOOP_TEST(scattered_experts, 2)
 {
     static const char *const names[2] = { "ranks/rank0.safetensors", "ranks/rank1.safetensors" };
     static int64_t tokens[2][3] = { { 4, 0, 2 }, { 1, 2, 3 } };
@@ -261,12 +258,11 @@ START_TEST(scattered_experts)
     ck_assert_int_eq(status, _i);
     ck_assert(has("out", "layers.2.moe.routed"));
 }
-END_TEST
 
 /* Claim: the outputs of single experts stand on three ranks in any order, beside the numbers of their slots; to the
  * experts of the last rank no token was sent. Two slots exchanged are found wrong.
  * Seen to fail with T in place of T K. */
-START_TEST(slots_of_experts)
+LOOP_TEST(slots_of_experts, 2)
 {
     enum { SLOTS = 5 * 5, H = 96 };
     static const char *const names[3] = { "ranks/rank0.safetensors", "ranks/rank1.safetensors",
@@ -300,10 +296,9 @@ START_TEST(slots_of_experts)
     ck_assert_int_eq(m3ref("compare %s %s --map %s", in_folder("one"), in_folder("ranks"), in_folder("map.json")), _i);
     ck_assert(has("out", _i ? "fail  layers.2.moe.expert_out" : "1 of 1 stage judged"));
 }
-END_TEST
 
 /* Claim: chunks of the rows are joined in the order of their numbers. */
-START_TEST(chunks)
+TEST(chunks)
 {
     ck_assert_int_eq(m3ref("run " TINY " --ids %s --dump %s", alone[0], in_folder("one")), 0);
     struct m3_safetensors *one = opened(in_folder("one"));
@@ -318,7 +313,6 @@ START_TEST(chunks)
     ck_assert_int_eq(m3ref("compare %s %s --map %s", in_folder("one"), in_folder("chunks"), in_folder("map.json")), 0);
     ck_assert_int_eq(m3ref("compare %s %s", in_folder("one"), in_folder("chunks")), 64);
 }
-END_TEST
 
 /* ---- bad input */
 
@@ -346,7 +340,7 @@ static const struct {
 };
 
 /* Claim: one line, status 65, nothing written. */
-START_TEST(bad_cases)
+LOOP_TEST(bad_cases, sizeof bad / sizeof bad[0])
 {
     write_parts(in_folder("case"), bad[_i].parts, 2);
     ck_assert_int_eq(m3ref("run " TINY " --case %s --dump %s", in_folder("case"), in_folder("dump")), 65);
@@ -355,10 +349,9 @@ START_TEST(bad_cases)
     ck_assert(!exists("dump"));
     ck_assert_int_eq(entries(), 3); /* case, out, err */
 }
-END_TEST
 
 /* Claim: a candidate with a row of no sequence is refused, as are options for one sequence. */
-START_TEST(bad_candidates)
+TEST(bad_candidates)
 {
     static const int32_t of[2] = { 0, 2 }, rows[2] = { 0, 0 };
     static float x[2][96];
@@ -374,26 +367,4 @@ START_TEST(bad_candidates)
     ck_assert(!exists("cache"));
     ck_assert_int_eq(m3ref("generate " TINY " --case %s", in_folder("case")), 65);
     ck_assert(has("err", "only run, compare, blame and check take several"));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_batch");
-    TCase *t = tcase_create("cli_batch");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_test(t, each_alone);
-    tcase_add_loop_test(t, anchored_to_slots, 0, 2);
-    tcase_add_test(t, public_code);
-    tcase_add_loop_test(t, report_files, 0, 2);
-    tcase_add_test(t, padded_candidate);
-    tcase_add_loop_test(t, ranks, 0, 2);
-    tcase_add_loop_test(t, scattered_experts, 0, 2);
-    tcase_add_loop_test(t, slots_of_experts, 0, 2);
-    tcase_add_test(t, chunks);
-    tcase_add_loop_test(t, bad_cases, 0, sizeof bad / sizeof bad[0]);
-    tcase_add_test(t, bad_candidates);
-    return s;
 }

@@ -7,6 +7,9 @@
 
 #include "base/weight.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 
@@ -74,7 +77,7 @@ static int starts(const char *file, const char *text)
 }
 
 /* A correct run: exit 0, one line a tap and what a reader wants to know; nothing on stderr. */
-START_TEST(honest)
+TEST(honest)
 {
     dump_of("");
     ck_assert_int_eq(blame("--all"), 0);
@@ -88,7 +91,6 @@ START_TEST(honest)
     ck_assert_int_eq(blame(""), 1);
     ck_assert_int_eq(blame("--set gate_clamp=both --set selection=shared"), 0);
 }
-END_TEST
 
 static const struct {
     const char *plugin, *culprit, *operator, *section;
@@ -99,7 +101,7 @@ static const struct {
 
 /* Goal:  a plug-in's mistake is named; as text and as JSON; also where only ends of layers are dumped.
  * Seen to fail with the last failing tap for the first. */
-START_TEST(plugins)
+LOOP_TEST(plugins, 2)
 {
     char options[200], line[200];
     snprintf(options, sizeof options, "--ops ./%s/tests/%s.so", build(), mistakes[_i].plugin);
@@ -127,10 +129,9 @@ START_TEST(plugins)
     ck_assert(!_i || starts("out", "fail  layers.2.out [t="));
     ck_assert(has("out", "; next: dump "));
 }
-END_TEST
 
 /* The picture path: height and width exchanged. */
-START_TEST(vision_plugin)
+TEST(vision_plugin)
 {
     ck_assert_int_eq(m3ref("run " TINY " --case golden/vision/two_case.safetensors "
                            "--ops ./%s/tests/wrong_vision_rope.so --dump %s",
@@ -139,10 +140,9 @@ START_TEST(vision_plugin)
     ck_assert_int_eq(m3ref("blame " TINY " %s --case golden/vision/two_case.safetensors", in_folder("dump")), 1);
     ck_assert(has("out", "\nculprit  vision.layers.0.q_rope  rope_3d, SPEC 5.6 rope\n"));
 }
-END_TEST
 
 /* Goal:  every line has the fixed keys, numbers that are none are strings. */
-START_TEST(json)
+TEST(json)
 {
     const float nan = NAN;
     dump_of("");
@@ -178,11 +178,10 @@ START_TEST(json)
     ck_assert_int_eq(seen, 1);
     json_decref(all);
 }
-END_TEST
 
 /* Goal:  an error that no order of summation makes probable, but that none excludes, is suspect: exit 2.
  * Given: a tap of 96 products, every element 3e-6 of itself too large: 96 roundings allow 5.7e-6. */
-START_TEST(suspect)
+TEST(suspect)
 {
     struct m3_safetensors *file;
     struct m3_error error = { 0 };
@@ -202,10 +201,9 @@ START_TEST(suspect)
     ck_assert_int_eq(blame("--json"), 2);
     ck_assert(has("out", "\"verdict\":\"suspect\""));
 }
-END_TEST
 
 /* Another model or case, unless forced; nothing that matches; nothing that can be judged. */
-START_TEST(not_comparable)
+TEST(not_comparable)
 {
     dump_of("");
     ck_assert_int_eq(m3ref("blame " TINY " %s --case golden/readings/case.safetensors", in_folder("dump")), 3);
@@ -221,12 +219,11 @@ START_TEST(not_comparable)
     ck_assert_int_eq(blame(""), 3);
     ck_assert(has("out", "missing: ") && has("out", "\nnot comparable  0 of 1 tap judged, 1 not judged; "));
 }
-END_TEST
 
 /* Goal:  a correct run is no pass where a tap of it could not be judged: exit 2, with the number in the last line.
  * Given: the end of the last layer, of whose inputs nothing was dumped, and the logits, which can be made of it.
  * Seen to fail with exit 0 for whatever was not judged. */
-START_TEST(partial)
+TEST(partial)
 {
     dump_of("--taps layers.4.out,logits");
     ck_assert_int_eq(blame(""), 2);
@@ -235,12 +232,11 @@ START_TEST(partial)
     ck_assert(has("out", "\"verdict\":\"partial\"") && has("out", "\"unjudged\":1"));
     ck_assert_int_eq(blame("--taps logits"), 0);
 }
-END_TEST
 
 /* Goal:  one expert or one block fewer than the model has is the culprit, not what is computed from them.
  * Given: runs of the model with another number in its config, accepted by force.
  * Seen to fail with such lists not comparable: moe.routed and attn_lse were named. */
-START_TEST(another_number)
+LOOP_TEST(another_number, 2)
 {
     static const char *const cases[][3] = {
         { "\"num_experts_per_tok\": 5", "\"num_experts_per_tok\": 4", "layers.2.moe.experts" },
@@ -262,9 +258,8 @@ START_TEST(another_number)
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s --force", in_folder("dump")), 1);
     ck_assert(starts("out", line));
 }
-END_TEST
 
-START_TEST(files)
+TEST(files)
 {
     ck_assert_int_eq(blame(""), 66);
     ck_assert(has("err", "dump"));
@@ -282,9 +277,8 @@ START_TEST(files)
     ck_assert_int_eq(blame("--profile nothing"), 66);
     ck_assert_int_eq(entries(), 3);      /* dump, out, err: nothing is left behind */
 }
-END_TEST
 
-START_TEST(usage)
+TEST(usage)
 {
     static const char *const refused[] = {
         "blame " TINY " " CASE,          "blame", "blame a b c " CASE, "blame a b", "blame a b " CASE " --nothing",
@@ -299,10 +293,9 @@ START_TEST(usage)
                                          "--threads", "--force",   "--all",  "Exit status" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) ck_assert(has("out", flags[i]));
 }
-END_TEST
 
 /* A gzip container is the same file; the printed result does not depend on threads. */
-START_TEST(gzip_and_threads)
+TEST(gzip_and_threads)
 {
     size_t one, two;
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("dump.gz")), 0);
@@ -313,27 +306,4 @@ START_TEST(gzip_and_threads)
     ck_assert_str_eq((char *)a, (char *)b);
     free(a);
     free(b);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_blame");
-    TCase *test = tcase_create("cli_blame");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, honest);
-    tcase_add_loop_test(test, plugins, 0, 2);
-    tcase_add_test(test, vision_plugin);
-    tcase_add_test(test, json);
-    tcase_add_test(test, suspect);
-    tcase_add_test(test, not_comparable);
-    tcase_add_test(test, partial);
-    tcase_add_loop_test(test, another_number, 0, 2);
-    tcase_add_test(test, files);
-    tcase_add_test(test, usage);
-    tcase_add_test(test, gzip_and_threads);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -11,6 +11,9 @@
 #include "oracle/error/operators.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors --linear ordered"
 #define SEEN "golden/tiny/model --case golden/vision/video_case.safetensors --linear ordered"
 #define MTP "golden/mtp/model --case golden/mtp/case.safetensors --linear ordered"
@@ -73,7 +76,7 @@ static int64_t contains(const char *whole, const char *part)
  * Claim: the taps are those of a run without, bit for bit; a file of its own holds what the dump would have held; one
  *        thread, two threads and three give the same.
  * Seen to fail with probes drawn by the number of threads. */
-START_TEST(only_beside)
+LOOP_TEST(only_beside, 5)
 {
     static const char *const cases[] = { TINY, SEEN, MTP, M2 " --precision f64", MTP " --set mtp_join=additive" };
     const char *c = cases[_i];
@@ -95,7 +98,6 @@ START_TEST(only_beside)
     ck_assert_str_eq(m3_safetensors_metadata(own, "format"), "m3ref-dump");
     m3_safetensors_close(own);
 }
-END_TEST
 
 /* What a tap with that operator has. */
 static void check_fields(const struct m3_safetensors *file, const struct m3_tensor *t, enum m3_operator op,
@@ -131,7 +133,7 @@ static void check_fields(const struct m3_safetensors *file, const struct m3_tens
  *        and gated MLPs, of these what rounding inside costs; weights and biases of norms; biases of linear operators;
  *        a margin for each decision.
  * Seen to fail with layer norms without weights, linear operators without biases, one step more. */
-START_TEST(complete)
+LOOP_TEST(complete, 3)
 {
     static const struct {
         const char *model, *run;
@@ -176,13 +178,12 @@ START_TEST(complete)
     m3_model_close(model);
     m3_error_free(&notes);
 }
-END_TEST
 
 /* Goal:  the case and the config are there in full.
  * Claim: ids, positions and grids as in the case file; no mask where it has none, and the mask where it has one; the
  *        text of config.json.
  * Seen to fail with positions only where they were given, video grids that are those of images, no mask. */
-START_TEST(the_case)
+TEST(the_case)
 {
     const char *const run[] = { SEEN, "golden/tiny/model --case golden/readings/mask_case.safetensors" };
     const char *const path[] = { "golden/vision/video_case.safetensors", "golden/readings/mask_case.safetensors" };
@@ -218,7 +219,6 @@ START_TEST(the_case)
         m3_safetensors_close(given);
     }
 }
-END_TEST
 
 /* How many elements of a candidate's tap are beyond u (n + f) B of the reference: one subtraction, one comparison. */
 static int64_t beyond(const struct m3_safetensors *reference, const struct m3_safetensors *candidate, const char *tap)
@@ -278,7 +278,7 @@ static void plant(const char *name, const char *tap, int64_t i, double by)
  * Given: the double run as reference; the float run, first taps with equal inputs, linear ones with moved inputs.
  * Claim: none beyond; with one element of each tap off by 0.1 one is.
  * Seen to fail with bounds 1e4 times as large. */
-START_TEST(one_comparison)
+TEST(one_comparison)
 {
     static const char *const first[] = { "vision.pixels", "vision.patch_embed", "embed" };
     static const char *const linear[][2] = {
@@ -315,13 +315,12 @@ START_TEST(one_comparison)
     }
     m3_safetensors_close(r);
 }
-END_TEST
 
 /* Goal:  margins and the routers' biases are those of public code.
  * Given: goldens that the public PyTorch code made.
  * Claim: the double run's margins agree to 1e-12 of the largest score, or are both infinite; biases are equal.
  * Seen to fail with margins of scores without the bias. */
-START_TEST(margins)
+LOOP_TEST(margins, 6)
 {
     static const struct {
         const char *run, *golden;
@@ -361,7 +360,6 @@ START_TEST(margins)
     m3_safetensors_close(file);
     m3_safetensors_close(golden);
 }
-END_TEST
 
 /* Companions of rows from `first` on are those of the whole run. */
 static int64_t same_rows(const char *whole_name, const char *part_name, int64_t first)
@@ -388,7 +386,7 @@ static int64_t same_rows(const char *whole_name, const char *part_name, int64_t 
  * Given: ordered sums, which give the same bits; gains of MLPs, which are probed by rows, left out.
  * Claim: bit for bit.
  * Seen to fail with other numbers in the cached places. */
-START_TEST(in_parts)
+TEST(in_parts)
 {
     const char *run = "run golden/tiny/model --linear ordered --ids ", *first = "5,9,3,77,14,20,33";
     const char *second = "8,101,54,12,7,60";
@@ -410,13 +408,12 @@ START_TEST(in_parts)
                      0);
     ck_assert_int_gt(same_rows("whole", "part", 0), 60);
 }
-END_TEST
 
 /* Goal:  a tap alone has its companions too.
  * Claim: of moe.routed alone, whose parts nobody dumps, the whole allowance: n 0, f 1, a bound that is more than that
  *        of the sum and less than 1e4 times it; a gain; nothing but the tap, its companions and the case.
  * Seen to fail with the steps of the sum alone, without what the experts may be off. */
-START_TEST(alone)
+TEST(alone)
 {
     ck_assert_int_eq(m3ref("run " TINY " --dump %s --bounds", in_folder("all")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --dump %s --bounds --taps layers.2.moe.routed", in_folder("one")), 0);
@@ -434,7 +431,6 @@ START_TEST(alone)
     m3_safetensors_close(all);
     m3_safetensors_close(one);
 }
-END_TEST
 
 /* ---- what rounding inside costs */
 
@@ -492,7 +488,7 @@ static void weights_of(const struct m3_weight *w[3], const struct m3_model *mode
  * Claim: without, the tap; with, |d| <= u inside of every element, at most more than 2 % of it somewhere; mean of d^2
  *        over (u inside_walk)^2 / 3 from 0.01 to 1.
  * Seen to fail with a fiftieth of `.inside` and a tenth of `.inside_walk`, with both 100 times as large. */
-START_TEST(inside)
+LOOP_TEST(inside, 6)
 {
     static const enum m3_tap taps[] = { M3_TAP_EXPERT_OUT, M3_TAP_SHARED };
     struct m3_model *model;
@@ -529,10 +525,9 @@ START_TEST(inside)
     m3_safetensors_close(file);
     m3_model_close(model);
 }
-END_TEST
 
 /* Usage. */
-START_TEST(refuses)
+TEST(refuses)
 {
     ck_assert_int_eq(m3ref("run " TINY " --bounds"), 64);
     ck_assert_int_eq(m3ref("run " TINY " --companions %s", in_folder("own")), 64);
@@ -541,25 +536,4 @@ START_TEST(refuses)
     ck_assert(has("err", "--companions and --dump: got"));
     ck_assert_int_eq(m3ref("run " TINY " --dump %s --companions %s", in_folder("dump"), in_folder("no/where")), 74);
     ck_assert_int_eq(entries(), 2);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_bounds");
-    TCase *test = tcase_create("cli_bounds");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, only_beside, 0, 5);
-    tcase_add_loop_test(test, complete, 0, 3);
-    tcase_add_test(test, the_case);
-    tcase_add_test(test, one_comparison);
-    tcase_add_loop_test(test, margins, 0, 6);
-    tcase_add_test(test, in_parts);
-    tcase_add_test(test, alone);
-    tcase_add_loop_test(test, inside, 0, 6);
-    tcase_add_test(test, refuses);
-    suite_add_tcase(suite, test);
-    return suite;
 }

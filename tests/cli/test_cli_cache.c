@@ -9,6 +9,9 @@
 #include "base/weight.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define MTP "golden/mtp/model"
 #define OTHER "other"
@@ -96,7 +99,7 @@ static void write_case(const char *path, int64_t from, int64_t T, int with_posit
 /* Goal:  three runs that hand on their cache, the last over a case file, are one run: taps, next tokens, positions; a
  *        file may grow in place.
  * Seen to fail with: positions from 0 after a cache; the dump's rows counted from 0. */
-START_TEST(runs_are_one_run)
+LOOP_TEST(runs_are_one_run, 4)
 {
     const char *how = _i / 2 ? "--linear ordered --precision f64" : "--linear ordered";
     char file[300], want[400], got[400];
@@ -117,11 +120,10 @@ START_TEST(runs_are_one_run)
     ck_assert_int_eq(m3ref("compare --force %s %s", in_folder("whole"), in_folder("part")), 0);
     ck_assert_int_eq(entries(), 6);         /* also whole, case, out, err */
 }
-END_TEST
 
 /* Goal:  with BLAS, one token at a time, the next tokens are the same, their logits within 1e-4.
  * Seen to fail with positions from 0 after a cache. */
-START_TEST(next_tokens_with_blas)
+TEST(next_tokens_with_blas)
 {
     static const char form[] = "next tokens: %d \"%*[^\"]\" (%lf), %d \"%*[^\"]\" (%lf), %d \"%*[^\"]\" (%lf)";
     char line[400];
@@ -142,7 +144,6 @@ START_TEST(next_tokens_with_blas)
         ck_assert_msg(fabs(near[i] - logits[i]) <= 1e-4, "%g, expected %g", near[i], logits[i]);
     }
 }
-END_TEST
 
 /* ---- files that are refused */
 
@@ -293,7 +294,7 @@ static void append(const char *path, const char *text)
 
 /* Goal:  one clear line, 65 (66 where no file is), and nothing written: no dump, no cache, no temporary file.
  * Seen to fail with each check of m3_cache_load taken out separately. */
-START_TEST(refused_files)
+LOOP_TEST(refused_files, REFUSED)
 {
     char where[300] = TINY;
     const char *other = refused[_i].model;
@@ -316,14 +317,13 @@ START_TEST(refused_files)
     if (refused[_i].status) ck_assert(has("old", "old"));
     ck_assert_int_eq(entries(), before);
 }
-END_TEST
 
 /* Goal:  what one model wrote is not used with a model that differs from it in nothing but its weights.
  * Given: two models of the same config, of seeds 1 and 2; a cache, a dump and an envelope of the second.
  * Claim: 65, or 3 where dumps are judged, with the file, the shard and both hashes; a note with --force; what the first
  *        model wrote is accepted.
  * Seen to fail with the code as it was: all were accepted. */
-START_TEST(other_seed)
+TEST(other_seed)
 {
     static const struct {
         const char *command;
@@ -362,7 +362,6 @@ START_TEST(other_seed)
         }
     }
 }
-END_TEST
 
 /* ---- usage */
 
@@ -380,7 +379,7 @@ static int same_bytes(const char *a_path, const char *b_path)
  *        One file under two names for two outputs is refused, and a place that cannot be written before any output is.
  * Seen to fail with: --cache-out not checked; --dump not compared with --cache-in; names compared as strings; the
  * cache's file opened after the pass. */
-START_TEST(cache_over_an_input)
+TEST(cache_over_an_input)
 {
     copy_tiny();
     write_case(in_folder("case"), 0, 12, 0);
@@ -415,10 +414,9 @@ START_TEST(cache_over_an_input)
     ck_assert(same_bytes(in_folder("case"), in_folder("case copy")));
     ck_assert(same_bytes(in_folder("c"), in_folder("c copy")));
 }
-END_TEST
 
 /* A cache holds every layer. Seen to fail with the check taken out. */
-START_TEST(not_with_some_layers)
+TEST(not_with_some_layers)
 {
     ck_assert_int_eq(m3ref("run " TINY " --ids 1,2 --cache-out %s --dump %s", in_folder("c"), in_folder("d")), 0);
     static const char *const layers[] = { "0:5", "0:3" };
@@ -431,11 +429,10 @@ START_TEST(not_with_some_layers)
         m3ref("run " TINY " --ids 1,2 --layers 3:5 --hidden %s --cache-out %s", in_folder("d"), in_folder("e")), 64);
     ck_assert(!exists("e"));
 }
-END_TEST
 
 /* Goal:  the limit of positions counts cached tokens: the last place below it is allowed, the next needs --allow-long.
  * Seen to fail with: positions counted from 0; places counted from 0; the limit one too high. */
-START_TEST(limit_behind_a_cache)
+TEST(limit_behind_a_cache)
 {
     copy_tiny();
     size_t count;
@@ -462,12 +459,11 @@ START_TEST(limit_behind_a_cache)
         m3ref("run %s --ids %s --cache-in %s --allow-long", in_folder("model"), ids(60, 7), in_folder("c")), 0);
     ck_assert_int_eq(m3ref("run %s --ids %s --allow-long", in_folder("model"), ids(0, 67)), 0);
 }
-END_TEST
 
 /* Goal:  a run that fails leaves the cache that was to grow in place as it was, and makes no other: a bad id, NaN in
  *        the pass, a plug-in that is not there, a full disk.
  * Seen to fail with: the cache saved before the pass; the cache saved whatever the pass said. */
-START_TEST(the_old_cache_stays)
+TEST(the_old_cache_stays)
 {
     char command[2048];
     const char *build = getenv("BUILD");
@@ -506,7 +502,6 @@ START_TEST(the_old_cache_stays)
     ck_assert(same_bytes(in_folder("c"), in_folder("copy")));
     ck_assert_int_eq(entries(), before);
 }
-END_TEST
 
 /* How many tensors of a dump begin with `prefix`. */
 static int tensors_of(const char *name, const char *prefix)
@@ -522,7 +517,7 @@ static int tensors_of(const char *name, const char *prefix)
 /* Goal:  a call after a cached prefix shows no MTP module, as their keys are not in the file; a call from nothing
  *        does, also one that saves its cache. All else is that of one call.
  * Seen to fail with modules run whether there is a cache or not. */
-START_TEST(no_modules_behind_a_cache)
+TEST(no_modules_behind_a_cache)
 {
     char want[400], got[400];
     ck_assert_int_eq(m3ref("run " MTP " --ids %s --linear ordered --dump %s", ids(0, 50), in_folder("whole")), 0);
@@ -544,26 +539,4 @@ START_TEST(no_modules_behind_a_cache)
     ck_assert_int_eq(
         m3ref("run " MTP " --ids 5 --cache-in %s --dump %s --taps 'mtp.*'", in_folder("c"), in_folder("none")), 64);
     ck_assert(!exists("none"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_cache");
-    TCase *tests = tcase_create("cli_cache");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, runs_are_one_run, 0, 4);
-    tcase_add_test(tests, next_tokens_with_blas);
-    tcase_add_loop_test(tests, refused_files, 0, REFUSED);
-    tcase_add_test(tests, other_seed);
-    tcase_add_test(tests, cache_over_an_input);
-    tcase_add_test(tests, not_with_some_layers);
-    tcase_add_test(tests, limit_behind_a_cache);
-    tcase_add_test(tests, the_old_cache_stays);
-    tcase_add_test(tests, no_modules_behind_a_cache);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -4,13 +4,16 @@
  * whatever model it is of; a mistake that is left out of the sentence. */
 #include "program.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 #define CANDIDATES "tests/candidates/"
 
 /* Claim: the public PyTorch code's dump in BF16 passes; the same without + 1 is wrong, and the sentence names the tap,
  * the mistake and the section. */
-START_TEST(public_code)
+TEST(public_code)
 {
     ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES "bf16.safetensors.gz --case " CANDIDATES "case.safetensors "
                            "--map transformers --profile bf16 --truth %s",
@@ -25,11 +28,10 @@ START_TEST(public_code)
     ck_assert(last_line_has("It looks like the known mistake act.no_plus_one"));
     ck_assert(last_line_has("SPEC 5.11"));
 }
-END_TEST
 
 /* Claim: where a reading explains all, the mistake that does the same is named by no report. Seen to fail with reports
  * that take the mistake of the culprit. */
-START_TEST(one_cause)
+TEST(one_cause)
 {
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("d")), 0);
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --row-runs 2 --set local_blocks=3 --json --junit %s --html %s",
@@ -40,7 +42,6 @@ START_TEST(one_cause)
     ck_assert(has("j", "name=\"reading\" value=\"local_blocks=1\"") && has("h", "--set local_blocks=1"));
     ck_assert(!has("j", "name=\"mistake\"") && !has("h", "known mistake that explains it"));
 }
-END_TEST
 
 /* The lines of the taps, without the summary: they end where it begins. */
 static char *lines_of_taps(void)
@@ -58,7 +59,7 @@ static char *lines_of_taps(void)
  * Claim: one pass in double; none where the truth was kept; the same line for every tap.
  * Seen to fail with a truth that is made in a pass of its own; with a search that runs the model for each reading; with
  * a kept truth that gives no values. */
-START_TEST(one_pass)
+LOOP_TEST(one_pass, 3)
 {
     static const char *const words[] = { "", "--set selection=union", "--set gate_clamp=both,local_blocks=2" };
     char *alone, *beside, *kept;
@@ -79,11 +80,10 @@ START_TEST(one_pass)
     ck_assert_str_eq(alone, kept);
     free(alone), free(beside), free(kept);
 }
-END_TEST
 
 /* Claim: dumps of which no float is a tap of the pass are judged as far as they can be, with reports too. Seen to fail
  * with honest implementations that are asked for such a tap. */
-START_TEST(no_floats)
+TEST(no_floats)
 {
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --taps layers.*.moe.experts --dump %s", in_folder("d")), 0);
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --html %s", in_folder("d"), in_folder("h")), 0);
@@ -95,11 +95,10 @@ START_TEST(no_floats)
         m3ref("check " TINY " %s --case golden/train/all_case.safetensors --junit %s", in_folder("g"), in_folder("j")),
         2);
 }
-END_TEST
 
 /* Claim: a truth is kept and reused; that of another profile or case is replaced; a file that is no truth is refused
  * and stays as it is. */
-START_TEST(truth)
+TEST(truth)
 {
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("d")), 0);
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --row-runs 2 --truth %s --json", in_folder("d"), in_folder("t")),
@@ -123,11 +122,10 @@ START_TEST(truth)
     ck_assert(has("err", "this is not a truth that m3ref check wrote"));
     ck_assert_int_eq(m3ref("compare %s %s", in_folder("d"), in_folder("other")), 0);
 }
-END_TEST
 
 /* Goal:  a reading explains nothing if by it fewer taps are judged; what only the comparison can judge counts.
  * Claim: a dump of four taps of an MTP module passes; with one element of the join changed no reading is named. */
-START_TEST(little_that_is_wrong)
+TEST(little_that_is_wrong)
 {
     static const char run[] = "golden/mtp/model --case golden/mtp/case.safetensors";
     static const char taps[] = "embed,mtp.0.embed_norm,mtp.0.hidden_norm,mtp.0.eh_proj";
@@ -152,7 +150,6 @@ START_TEST(little_that_is_wrong)
     ck_assert(last_line_has("\"reading\":null"));
     ck_assert(last_line_has("at [0, 7]"));
 }
-END_TEST
 
 static const struct {
     const char *words, *says;
@@ -168,27 +165,9 @@ static const struct {
     { "check " TINY " golden/tiny/golden.safetensors.gz " CASE " --row-runs 1", "--row-runs: got 1", 64 },
 };
 
-START_TEST(bad_words)
+LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
     ck_assert(has("err", bad[_i].says));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_check");
-    TCase *t = tcase_create("cli_check");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_test(t, public_code);
-    tcase_add_test(t, one_cause);
-    tcase_add_loop_test(t, one_pass, 0, 3);
-    tcase_add_test(t, no_floats);
-    tcase_add_test(t, truth);
-    tcase_add_test(t, little_that_is_wrong);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    return s;
 }

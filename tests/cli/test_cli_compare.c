@@ -5,6 +5,8 @@
 
 #include "cli/cli.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 static char out[8192], err[4096];
 
 static void read_back(char *text, size_t size, int file)
@@ -62,7 +64,7 @@ static void write_value(const char *path, double value, const char *model)
 
 /* Goal:  the verdict is the exit status; words about it go to stdout, and nothing to stderr.
  * Seen to fail with the status of m3_compare returned. */
-START_TEST(verdicts)
+TEST(verdicts)
 {
     write_value(reference_path, 1, NULL);
     write_value(candidate_path, 1, NULL);
@@ -82,10 +84,9 @@ START_TEST(verdicts)
     ck_assert_ptr_nonnull(strstr(out, "}\n{\"type\":\"summary\",\"verdict\":\"fail\""));
     ck_assert_str_eq(err, "");
 }
-END_TEST
 
 /* Seen to fail with the report left out when nothing was compared. */
-START_TEST(not_comparable)
+TEST(not_comparable)
 {
     write_value(reference_path, 1, "aa");
     write_value(candidate_path, 1, "bb");
@@ -100,11 +101,10 @@ START_TEST(not_comparable)
     ck_assert_ptr_nonnull(strstr(err, "nothing matched"));
     ck_assert_int_eq(run_pair("--force", "--taps=logits,emb*"), 0);
 }
-END_TEST
 
 /* Goal:  what is not supported is refused by name, before any file is looked at.
  * Seen to fail with any profile taken for fp32. */
-START_TEST(usage)
+TEST(usage)
 {
     static const char *const refused[][2] = {
         { "--html", NULL }, { "--junit", NULL }, { "--ledger", NULL }, { "--map", NULL },    { "--nothing", NULL },
@@ -124,10 +124,9 @@ START_TEST(usage)
                                          "--junit", "--spec", "--ledger", "--map",     "--all",  "Exit status" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) ck_assert_ptr_nonnull(strstr(out, flags[i]));
 }
-END_TEST
 
 /* Seen to fail with the candidate's status dropped. */
-START_TEST(files)
+TEST(files)
 {
     write_value(reference_path, 1, NULL);
     ck_assert_int_eq(run_pair(NULL, NULL), 66);
@@ -138,10 +137,9 @@ START_TEST(files)
     ck_assert_ptr_nonnull(strstr(err, candidate_path));
     ck_assert_str_eq(out, "");
 }
-END_TEST
 
 /* Goal:  a gzip container is the same file. */
-START_TEST(gzip)
+TEST(gzip)
 {
     const char *packed = in_folder("candidate.safetensors.gz");
     write_value(reference_path, 1, NULL);
@@ -151,7 +149,6 @@ START_TEST(gzip)
         ck_assert_int_eq(run(words), wrong);
     }
 }
-END_TEST
 
 static int file_says(const char *name, const char *words)
 {
@@ -165,7 +162,7 @@ static int file_says(const char *name, const char *words)
 /* Goal:  the files say the verdict, which stays the exit status, and what is printed stays as it is, also when nothing
  *        could be compared.
  * Seen to fail with the files left out when nothing was compared, and with the status of their writing returned. */
-START_TEST(report_files)
+LOOP_TEST(report_files, 3)
 {
     static const char *const verdicts[] = { "pass", "fail", "not comparable" };
     static const int statuses[] = { 0, 1, 3 };
@@ -186,12 +183,11 @@ START_TEST(report_files)
     ck_assert(file_says("a.html", page) && file_says("a.xml", suite));
     ck_assert(_i == 2 || file_says("a.html", "<a href=\"../S.md#51-embed\">"));
 }
-END_TEST
 
 /* Goal:  a line for every decision of ids and next tokens, and nothing where nothing could be compared.
  * Given: two rows of logits; then another tap.
  * Seen to fail with the stream not handed on, and with the file not committed. */
-START_TEST(ledger)
+TEST(ledger)
 {
     const double logits[4] = { 1, 2, 4, 3 };
     char flag[80];
@@ -207,11 +203,10 @@ START_TEST(ledger)
     ck_assert_int_eq(run_pair(flag, NULL), 3);
     ck_assert(!file_says("a.jsonl", "decision"));
 }
-END_TEST
 
 /* Goal:  one path that cannot be written: exit status 74, an older file stays, neither file is made, nothing is left.
  * Seen to fail with files opened only after the comparison is printed, and with one that cannot be opened left out. */
-START_TEST(unwritable)
+LOOP_TEST(unwritable, 6)
 {
     static const char *const flags[][2] = {
         { "--html=%s/no/such/a.html", "--junit=%s/a.xml" },
@@ -233,23 +228,4 @@ START_TEST(unwritable)
     ck_assert_int_eq(strncmp(err, "m3ref: /", 8), 0);
     ck_assert_int_eq(file_count(), 3);
     ck_assert(file_says("a.html", "old"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli compare");
-    TCase *tests = tcase_create("cli compare");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, verdicts);
-    tcase_add_test(tests, not_comparable);
-    tcase_add_test(tests, usage);
-    tcase_add_test(tests, files);
-    tcase_add_test(tests, gzip);
-    tcase_add_loop_test(tests, report_files, 0, 3);
-    tcase_add_test(tests, ledger);
-    tcase_add_loop_test(tests, unwritable, 0, 6);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -3,6 +3,9 @@
 #include "program.h"
 #include "slice.h"
 
+TIMEOUT(600);
+FIXTURE(make_folder, remove_folder);
+
 #define BLOCK128 "run golden/block128/model"
 #define TINY "run golden/tiny/model --case golden/tiny/case.safetensors"
 
@@ -47,7 +50,7 @@ static void write_ids(const char *name, int from, int to)
  *        long. (That many rows at once are right: operator tests.)
  * Claim: every stage of these rows of the golden, selected blocks and experts equal.
  * Seen to fail with weights not divided by their sum, and with a row's own key hidden. */
-START_TEST(released_sizes)
+TEST(released_sizes)
 {
     write_ids("before", 0, 2160);
     write_ids("after", 2160, 2305);
@@ -59,12 +62,11 @@ START_TEST(released_sizes)
     ck_assert_int_eq(m3ref("compare --force golden/block128/golden.safetensors.gz %s", in_folder("d")), 0);
     ck_assert(has("out", "pass  34 of 34 stages judged"));
 }
-END_TEST
 
 /* Goal:  dense and sparse layers, other sizes, other readings, fp32 and bf16; blocks and threads in any order.
  * Claim: the golden; the same bits in a second run, whose order of threads is another.
  * Seen to fail without the barriers of linear.cu, and with bf16 taken for fp32. */
-START_TEST(tiny_twice)
+TEST(tiny_twice)
 {
     static const char *const words[2] = { "fp32", "bf16" };
     for (int i = 0; i < 2; i++) {
@@ -80,12 +82,11 @@ START_TEST(tiny_twice)
     }
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d")), 1);
 }
-END_TEST
 
 /* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16, and with partial results
  *        of attention in bf16.
  * Claim: compare passes beside a reference that knows the bounds, choices certified; blame passes. */
-START_TEST(inside_the_bounds)
+TEST(inside_the_bounds)
 {
     static const struct {
         const char *plugin, *profile;
@@ -104,10 +105,9 @@ START_TEST(inside_the_bounds)
                          0);
     }
 }
-END_TEST
 
 /* Goal:  other readings of the sparse layers, against goldens of their own, half of them in each slice. */
-START_TEST(readings)
+TEST(readings)
 {
     static const struct {
         const char *golden, *input, *options;
@@ -128,30 +128,27 @@ START_TEST(readings)
                       all[i].golden);
     }
 }
-END_TEST
 
 /* Goal:  one token at a time, and few at once, with weights that stay on the device from pass to pass.
  * Claim: the tokens of the public layers. */
-START_TEST(tokens)
+TEST(tokens)
 {
     ck_assert_int_eq(m3ref("generate golden/mtp/model --ids 1,2,3 --max-new 32 --speculative %s", ops("on_cpu.so")), 0);
     ck_assert(has("out", "tokens: 33,44,18,57,42,64,50,86,14,45,82,36,46,95,24,19,20,79,16,6,60,92,23,13,43,37,53,72,"
                          "49,62,27,66\n"));
 }
-END_TEST
 
 /* Goal:  weights of other calls make room where memory is short, those of the call stay.
  * Claim: the golden.
  * Seen to fail with nothing given up, and with weights of the call given up. */
-START_TEST(short_of_memory)
+TEST(short_of_memory)
 {
     ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops("some_memory.so"), in_folder("d")), 0);
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d")), 0);
 }
-END_TEST
 
 /* Claim: a reading that no kernel computes is refused by its name, in fp32 and bf16. */
-START_TEST(refused_readings)
+TEST(refused_readings)
 {
     static const struct {
         const char *options, *words;
@@ -167,10 +164,9 @@ START_TEST(refused_readings)
         ck_assert_int_ne(access(in_folder("d"), F_OK), 0);
     }
 }
-END_TEST
 
 /* Claim: a status and one line that says what is wanting; nothing is computed elsewhere instead. */
-START_TEST(refusals)
+TEST(refusals)
 {
     static const struct {
         const char *plugin, *options, *words;
@@ -192,10 +188,9 @@ START_TEST(refusals)
     ck_assert_int_eq(m3ref("run golden/mxfp8/model --case golden/mxfp8/case.safetensors %s", ops("on_cpu.so")), 69);
     ck_assert(has("err", "block_scores: no kernel computes an index head of more than 128 channels"));
 }
-END_TEST
 
 /* Claim: without the library, 69 and what builds it. */
-START_TEST(library_not_built)
+TEST(library_not_built)
 {
     const char *build = getenv("BUILD");
     char copy[600], command[1400];
@@ -204,25 +199,4 @@ START_TEST(library_not_built)
              build ? build : "build", copy, copy, in_folder("err"));
     ck_assert_int_eq(system(command), 0);
     ck_assert(has("err", "libm3ref_cuda.so: got no such file, expected what `make cuda` builds") && error_lines() == 1);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_cuda");
-    TCase *tests = tcase_create("cli_cuda");
-    tcase_set_timeout(tests, 600);
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, released_sizes);
-    tcase_add_test(tests, tiny_twice);
-    tcase_add_test(tests, inside_the_bounds);
-    tcase_add_test(tests, readings);
-    tcase_add_test(tests, tokens);
-    tcase_add_test(tests, short_of_memory);
-    tcase_add_test(tests, refused_readings);
-    tcase_add_test(tests, refusals);
-    tcase_add_test(tests, library_not_built);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -7,6 +7,9 @@
  * agrees despite one. */
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 #define CONFIGS "golden/configs/"
 #define M3 CONFIGS "minimax-m3.json"
 
@@ -71,7 +74,7 @@ static void has_no_marks(const char *path)
     ", \"attention_layers\": " layers ", \"num_attention_heads\": " heads                                              \
     ", \"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": " positions
 
-START_TEST(models_of_few_numbers)
+TEST(models_of_few_numbers)
 {
     static const char *const others[] = {
         "\"name\": \"Mine\", " NUMBERS ATTENTION("12", "64", "262144"),
@@ -85,16 +88,14 @@ START_TEST(models_of_few_numbers)
                            few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS ATTENTION("12", "64", "262144"))),
                      0);
 }
-END_TEST
 
-START_TEST(few_numbers_without_attention)
+TEST(few_numbers_without_attention)
 {
     is_no_model_of_documents(few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS));
     is_no_model_of_documents(few("\"name\": \"Mine\", " NUMBERS));
 }
-END_TEST
 
-START_TEST(models_of_other_sizes)
+TEST(models_of_other_sizes)
 {
     static const char *const sizes[][2] = {
         { "\"sparse_topk_blocks\": 16", "\"sparse_topk_blocks\": 32" },
@@ -106,10 +107,9 @@ START_TEST(models_of_other_sizes)
         is_no_model_of_documents(in_folder("config.json"));
     }
 }
-END_TEST
 
 /* What tells no model from another, but is printed. */
-START_TEST(figures_of_other_models)
+TEST(figures_of_other_models)
 {
     is_no_model_of_documents(changed(M3, "\"num_mtp_modules\": 7", "\"num_mtp_modules\": 5"));
     ck_assert(has("err", "MTP modules: got 5, expected 7"));
@@ -118,9 +118,8 @@ START_TEST(figures_of_other_models)
     ck_assert(has("err", "MTP modules: got 7, expected another figure than 7"));
     is_no_model_of_documents(changed(M3, "\"vision_segment_max_frames\": 4", "\"vision_segment_max_frames\": 5"));
 }
-END_TEST
 
-START_TEST(table_of_figures)
+TEST(table_of_figures)
 {
     ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --documents"), 0);
     ck_assert(has("out", "| place | what | printed | ours | erratum |\n|---|---|---|---|---|\n| 000 "));
@@ -151,9 +150,8 @@ START_TEST(table_of_figures)
     ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3-mxfp8.json --documents"), 0);
     ck_assert(has("out", "| 003 6.1 table | MTP modules | 7 | 1 | E3-03 |\n"));
 }
-END_TEST
 
-START_TEST(marks_and_list)
+TEST(marks_and_list)
 {
     ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 1M --marks"), 0);
     ck_assert(has("out", "13,458,022,323,978,240  [E0-55]\n"));
@@ -180,9 +178,8 @@ START_TEST(marks_and_list)
     ck_assert_int_eq(m3ref("estimate golden/tiny/model/config.json --marks"), 0);
     ck_assert(lacks("out", "documents print"));
 }
-END_TEST
 
-START_TEST(errors)
+TEST(errors)
 {
     static const char *const wrong[] = {
         CONFIGS "minimax-m3.json --documents --json",
@@ -196,22 +193,4 @@ START_TEST(errors)
     }
     ck_assert_int_eq(m3ref("estimate --help"), 0);
     ck_assert(has("out", "--documents"));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_documents");
-    TCase *cases = tcase_create("cli_documents");
-    tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, make_folder, remove_folder);
-    tcase_add_test(cases, table_of_figures);
-    tcase_add_test(cases, marks_and_list);
-    tcase_add_test(cases, models_of_few_numbers);
-    tcase_add_test(cases, few_numbers_without_attention);
-    tcase_add_test(cases, models_of_other_sizes);
-    tcase_add_test(cases, figures_of_other_models);
-    tcase_add_test(cases, errors);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

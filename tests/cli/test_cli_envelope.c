@@ -5,12 +5,15 @@
 
 #include "oracle/judge/rows/rows.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors "
 
 /* Goal:  one line of summary, a file with the tensors and strings of SPEC 7.10, nothing left beside it.
  * Claim: the strings of the file are those of the run; every tensor is F64 [runs], ascending, of a float tap.
  * Seen to fail with the truth's file left behind, with ids among the tensors, without qsort. */
-START_TEST(writes)
+TEST(writes)
 {
     ck_assert_int_eq(
         m3ref("envelope " TINY "--profile bf16 --runs 3 --seed 11 --threads 1 --out %s", in_folder("env.safetensors")),
@@ -44,11 +47,10 @@ START_TEST(writes)
     }
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* Goal:  --taps narrows the file and not the numbers; one seed, one file.
  * Seen to fail with choices only where a pattern asks for them. */
-START_TEST(narrowed)
+TEST(narrowed)
 {
     const char *line = "envelope " TINY "--profile bf16 --runs 2 --threads 1 --out %s %s";
     ck_assert_int_eq(m3ref(line, in_folder("all"), ""), 0);
@@ -65,7 +67,6 @@ START_TEST(narrowed)
     m3_safetensors_close(all);
     m3_safetensors_close(some);
 }
-END_TEST
 
 static const struct {
     int status;
@@ -90,18 +91,17 @@ static const struct {
 
 /* Goal:  each refusal has its status and words, and writes nothing.
  * Seen to fail with the target not checked. */
-START_TEST(refusals)
+LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     ck_assert_int_eq(m3ref("envelope %s", refused[_i].arguments), refused[_i].status);
     ck_assert(has("err", refused[_i].says));
     ck_assert(access("x", F_OK) != 0);
     ck_assert_int_eq(entries(), 2);
 }
-END_TEST
 
 /* Goal:  profiles that cannot be drawn from, and taps that match nothing, leave no file.
  * Seen to fail with the arithmetic not looked at. */
-START_TEST(late)
+TEST(late)
 {
     write_text(in_folder("half.json"), "{\"name\": \"half\", \"u\": \"bf16\"}");
     write_text(in_folder("zero.json"), "{\"name\": \"zero\", \"u\": \"f32\", \"rounding\": \"zero\"}");
@@ -113,7 +113,6 @@ START_TEST(late)
     ck_assert_int_eq(m3ref("envelope " TINY "--profile fp32 --out %s", in_folder("no/env")), 74);
     ck_assert_int_eq(entries(), 4);
 }
-END_TEST
 
 /* ---- compare --envelope */
 
@@ -204,7 +203,7 @@ static double median_percentile(void)
  *        blocks fail for what they are, and nothing after them is ranked.
  * Seen to fail with suspects beyond 4 times the largest, with --envelope not handed on, and with linear operators of
  * all implementations cut into up to 8 parts. */
-START_TEST(ranks)
+TEST(ranks)
 {
     ck_assert_int_eq(m3ref("run " TINY "--precision f64 --dump %s", in_folder("truth")), 0);
     ck_assert_int_eq(m3ref("run " TINY "--dump %s", in_folder("honest")), 0);
@@ -231,12 +230,11 @@ START_TEST(ranks)
     ck_assert(has("out", "\"suspects\":0") && has("out", "\"ranked\":52,"));
     ck_assert(has("out", " are not the reference's, or were not compared: 71, first layers.2.attn_lse"));
 }
-END_TEST
 
 /* Goal:  an envelope of another model, case, reading or profile is refused before anything is compared; so is what is none,
  * and one that has changed.
  * Seen to fail with the reference's hashes not handed on; with the seal and the reading not compared. */
-START_TEST(others)
+TEST(others)
 {
     const struct {
         const char *made_of, *profile;
@@ -272,9 +270,8 @@ START_TEST(others)
     ck_assert_int_eq(
         m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"), in_folder("none")), 66);
 }
-END_TEST
 
-START_TEST(helps)
+TEST(helps)
 {
     ck_assert_int_eq(m3ref("envelope --help"), 0);
     ck_assert(has("out", "usage: m3ref envelope"));
@@ -282,23 +279,4 @@ START_TEST(helps)
     ck_assert(has("out", "  envelope MODEL"));
     ck_assert_int_eq(m3ref("compare --help"), 0);
     ck_assert(has("out", "  --envelope FILE"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_envelope");
-    TCase *test = tcase_create("cli_envelope");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, writes);
-    tcase_add_test(test, narrowed);
-    tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(test, late);
-    tcase_add_test(test, ranks);
-    tcase_add_test(test, others);
-    tcase_add_test(test, helps);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 
 #include <jansson.h>
 
+FIXTURE(make_folder, remove_folder);
+
 #define M3 "golden/configs/minimax-m3.json"
 
 /* The JSON objects that the last run printed, one a line. */
@@ -45,7 +47,7 @@ static void check_integer(const json_t *object, const char *key, long long expec
 }
 
 /* All keys that SPEC 14.8 promises, and no value of another kind. */
-START_TEST(keys)
+TEST(keys)
 {
     /* clang-format off */
     static const char *const whole[] = {
@@ -117,10 +119,9 @@ START_TEST(keys)
     ck_assert(json_is_null(json_object_get(o[0], "max_batch")));
     json_decref(o[0]);
 }
-END_TEST
 
 /* Every context with every batch, in that order; K and M are powers of two; CSV says the same as JSON. */
-START_TEST(lists)
+TEST(lists)
 {
     static const long long expected[][3] = {
         { 4096, 1, 563085312 },     { 4096, 4, 2252341248 },      { 131072, 1, 18018729984 },
@@ -168,10 +169,9 @@ START_TEST(lists)
     ck_assert(has("out", "427,040,140,160"));
     ck_assert(has("out", "\n  131072      4        73.826       7989.225      72.075 "));
 }
-END_TEST
 
 /* Every printed size has its unit. */
-START_TEST(table)
+TEST(table)
 {
     ck_assert_int_eq(m3ref("estimate " M3 " --gpu h200 --gpus 8"), 0);
     ck_assert(has("out", "context 1,048,576, batch 1\n"));
@@ -191,9 +191,8 @@ START_TEST(table)
     ck_assert_int_eq(m3ref("estimate " M3 " --activations 0 --context 1"), 0);
     ck_assert(has("out", "total                                         854,080,417,792 B"));
 }
-END_TEST
 
-START_TEST(explain)
+TEST(explain)
 {
     ck_assert_int_eq(m3ref("estimate " M3 " --context 128K --explain flops_decode.full_attention"), 0);
     ck_assert(has("out", "flops_decode.full_attention\n  = full * 4 * Q * D * T\n  = 3 * 4 * 64 * 128 * 131072\n"
@@ -230,11 +229,10 @@ START_TEST(explain)
     ck_assert_int_eq(m3ref("estimate " M3 " --explain bandwidth --gpu h200"), 0);
     ck_assert(has("out", "  = 4800000000000 bytes/s\n"));
 }
-END_TEST
 
 /* Parameters that the files hold, their bytes, and what the config makes of them. The bytes are those of the files'
  * data: size less header. */
-START_TEST(from_tensors)
+LOOP_TEST(from_tensors, 5)
 {
     static const struct {
         const char *model;
@@ -264,9 +262,8 @@ START_TEST(from_tensors)
     json_decref(files[0]);
     json_decref(config[0]);
 }
-END_TEST
 
-START_TEST(modules_of_the_files)
+TEST(modules_of_the_files)
 {
     json_t *o[2];
     ck_assert_int_eq(m3ref("estimate golden/mtp/model --from-tensors --json"), 0);
@@ -288,10 +285,9 @@ START_TEST(modules_of_the_files)
     ck_assert(has("err", "hold no MTP modules"));
     ck_assert_int_eq(m3ref("estimate golden/tiny/model --mtp 1 --from-tensors"), 65);
 }
-END_TEST
 
 /* Files hold modules in the form of concat. The additive reading leaves out H^2 + 2 H numbers of each, H 32 and 20. */
-START_TEST(additive_modules_of_the_files)
+TEST(additive_modules_of_the_files)
 {
     static const struct {
         const char *model;
@@ -322,7 +318,6 @@ START_TEST(additive_modules_of_the_files)
     ck_assert(has("err", "72 tensors of MTP modules are not counted"));
     ck_assert_int_eq(m3ref("estimate golden/mtp/model --set mtp_join=additive,pool=lse"), 64);
 }
-END_TEST
 
 /* All of `from` in a file become `to`, of the same length. */
 static void replace_all(const char *path, const char *from, const char *to)
@@ -341,7 +336,7 @@ static void replace_all(const char *path, const char *from, const char *to)
 }
 
 /* Files and config that differ: the line names the component, or the tensor. */
-START_TEST(files_against_config)
+TEST(files_against_config)
 {
     copy_tiny();
     replace_all(in_folder("model/config.json"), "\"shared_intermediate_size\": 56", "\"shared_intermediate_size\": 55");
@@ -361,10 +356,9 @@ START_TEST(files_against_config)
     ck_assert_int_eq(m3ref("estimate %s", in_folder("model")), 0);
     ck_assert(has("err", "weight files are missing: the stored size is not known"));
 }
-END_TEST
 
 /* A size asked for by name counts for memory; else that of the files. */
-START_TEST(which_size_counts)
+TEST(which_size_counts)
 {
     json_t *o[2];
     ck_assert_int_eq(m3ref("estimate golden/tiny/model --weights fp8 --json"), 0);
@@ -378,7 +372,6 @@ START_TEST(which_size_counts)
     check_integer(o[0], "weight_bytes", 413749);        /* half a byte more than 413748 */
     json_decref(o[0]);
 }
-END_TEST
 
 static const struct {
     const char *arguments;
@@ -433,7 +426,7 @@ static const struct {
     { "README.md", 65, "README.md" },
 };
 
-START_TEST(errors)
+LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(m3ref("estimate %s", wrong[_i].arguments), wrong[_i].status);
     ck_assert(has("err", wrong[_i].says));
@@ -442,10 +435,9 @@ START_TEST(errors)
     free(read_bytes(in_folder("out"), &count));
     ck_assert_uint_eq(count, 0);
 }
-END_TEST
 
 /* Configs of other models, and lists of the wrong length. */
-START_TEST(errors_of_configs)
+LOOP_TEST(errors_of_configs, 4)
 {
     static const struct {
         const char *from, *to, *says;
@@ -460,36 +452,11 @@ START_TEST(errors_of_configs)
     ck_assert_int_eq(m3ref("estimate %s", in_folder("config.json")), 65);
     ck_assert(has("err", changes[_i].says));
 }
-END_TEST
 
-START_TEST(help)
+TEST(help)
 {
     ck_assert_int_eq(m3ref("estimate --help"), 0);
     ck_assert(has("out", "usage: m3ref estimate"));
     ck_assert_int_eq(m3ref("--help"), 0);
     ck_assert(has("out", "  estimate MODEL_OR_CONFIG"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_estimate");
-    TCase *tests = tcase_create("cli_estimate");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, keys);
-    tcase_add_test(tests, lists);
-    tcase_add_test(tests, table);
-    tcase_add_test(tests, explain);
-    tcase_add_loop_test(tests, from_tensors, 0, 5);
-    tcase_add_test(tests, modules_of_the_files);
-    tcase_add_test(tests, additive_modules_of_the_files);
-    tcase_add_test(tests, files_against_config);
-    tcase_add_test(tests, which_size_counts);
-    tcase_add_loop_test(tests, errors, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_loop_test(tests, errors_of_configs, 0, 4);
-    tcase_add_test(tests, help);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -8,6 +8,9 @@
 #include <jansson.h>
 #include <math.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static char *text_of(const char *name)
@@ -18,7 +21,7 @@ static char *text_of(const char *name)
 
 /* Goal:  a text for people: what it is first, the bits last.
  * Claim: first line, equation, file, result; the candidate's question is answered. */
-START_TEST(text)
+TEST(text)
 {
     ck_assert_int_eq(m3ref("explain " TINY " --tap layers.3.moe.weights --token 17 --channel 3"), 0);
     char *out = text_of("out");
@@ -34,10 +37,9 @@ START_TEST(text)
     ck_assert_int_eq(m3ref("explain " TINY " --tap layers.3.index.blocks --token 9 --channel 1,2"), 0);
     ck_assert(has("out", "Block 2 is chosen whatever it scores: it is forced.\n"));
 }
-END_TEST
 
 /* Claim: clamps, a refused draft, codes of 4 bits and a segment of patches are said. */
-START_TEST(words)
+TEST(words)
 {
     static const char *const asked[][2] = {
         { TINY " --tap layers.0.mlp.act --token 17", "up is clamped: -7.56290627 is below -7.\n" },
@@ -56,12 +58,11 @@ START_TEST(words)
         ck_assert(has("out", asked[i][1]));
     }
 }
-END_TEST
 
 /* Goal:  --json is the same as data.
  * Claim: each line is an object; steps are numbered and refer to earlier ones; the last is the summary, whose bits are
  * those of its step. */
-START_TEST(json)
+TEST(json)
 {
     ck_assert_int_eq(m3ref("explain " TINY " --tap layers.3.attn --token 17 --json"), 0);
     FILE *file = fopen(in_folder("out"), "r");
@@ -100,10 +101,9 @@ START_TEST(json)
     json_decref(summary);
     json_decref(last);
 }
-END_TEST
 
 /* Claim: one well-formed page that refers to nothing outside, light and dark; text of the command is escaped. */
-START_TEST(html)
+TEST(html)
 {
     ck_assert_int_eq(m3ref("explain " TINY " --tap layers.3.index.blocks --token 17 --channel 0,3 --html '%s'",
                            in_folder("<a>&.html")),
@@ -119,11 +119,10 @@ START_TEST(html)
     ck_assert_int_eq(m3ref("explain " TINY " --tap layers.3.out --token 1 --html golden/tiny/case.safetensors"), 64);
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST
 
 /* Goal:  what does not exist is refused in one line that says what does.
  * Claim: status, line, and no page. */
-START_TEST(refused)
+TEST(refused)
 {
     static const struct {
         int status;
@@ -164,10 +163,9 @@ START_TEST(refused)
         ck_assert_int_eq(entries(), 2);
     }
 }
-END_TEST
 
 /* Claim: layers after that of the tap do not run: a NaN there changes nothing. */
-START_TEST(layers)
+TEST(layers)
 {
     copy_tiny();
     ck_assert_int_eq(m3ref("explain %s --ids 1,2,3 --tap layers.1.out --token 2", in_folder("model")), 0);
@@ -175,21 +173,4 @@ START_TEST(layers)
     patch("language_model.model.layers.2.input_layernorm.weight", 0, &nan, sizeof nan);
     ck_assert_int_eq(m3ref("explain %s --ids 1,2,3 --tap layers.1.out --token 2", in_folder("model")), 0);
     ck_assert_int_eq(m3ref("explain %s --ids 1,2,3 --tap layers.2.out --token 2", in_folder("model")), 1);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_explain");
-    TCase *tests = tcase_create("explain");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, text);
-    tcase_add_test(tests, words);
-    tcase_add_test(tests, json);
-    tcase_add_test(tests, html);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, layers);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -5,6 +5,9 @@
 
 #include <jansson.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define MTP "golden/mtp/model"
 
 /* The lines of out, NUL-terminated, to be freed with what `text` points to. */
@@ -37,7 +40,7 @@ static int64_t golden_token(const json_t *golden, int i)
 
 /* A line a token: index, id, logprob, margin; then all ids. With drafts the same lines, then two of counts.
  * Seen to fail with the line of all ids one short, with index and id exchanged, and without that line. */
-START_TEST(lines_of_tokens)
+TEST(lines_of_tokens)
 {
     char *text[2], *lines[2][64], all[400] = "tokens:";
     json_t *golden = read_golden();
@@ -69,7 +72,6 @@ START_TEST(lines_of_tokens)
     free(text[1]);
     json_decref(golden);
 }
-END_TEST
 
 static int64_t integer(const json_t *object, const char *key)
 {
@@ -80,7 +82,7 @@ static int64_t integer(const json_t *object, const char *key)
 
 /* Every line is an object with what the interface promises, the last the summary, and nothing else is printed, pictures
  * included. Seen to fail with the lines of pictures printed, without `margin`, and without a last line. */
-START_TEST(lines_of_json)
+LOOP_TEST(lines_of_json, 4)
 {
     static const char *const inputs[] = {
         "--ids 1,2,3",
@@ -124,7 +126,6 @@ START_TEST(lines_of_json)
     json_decref(golden);
     free(text);
 }
-END_TEST
 
 /* The ids of the last run's tokens, as the line of words has them. */
 static void ids_of_out(char *ids, size_t size)
@@ -140,7 +141,7 @@ static void ids_of_out(char *ids, size_t size)
 
 /* Options do what they say. Seen to fail with a seed that is not passed on, a stop id that is not, and top_k that sets
  * another. */
-START_TEST(options_reach_the_engine)
+TEST(options_reach_the_engine)
 {
     char ids[400], again[400], greedy[400];
     ck_assert_int_eq(m3ref("generate " MTP " --ids 1,2,3"), 0);
@@ -174,11 +175,10 @@ START_TEST(options_reach_the_engine)
         ck_assert_msg(strcmp(ids, greedy) == 0, "%s: %s", as_greedy[i], ids);
     }
 }
-END_TEST
 
 /* One line each, the status of wrong usage, nothing on stdout.
  * Seen to fail with NaN let through, 0 as --top-p, and stop ids beyond the vocabulary. */
-START_TEST(wrong_usage)
+TEST(wrong_usage)
 {
     static const struct {
         const char *arguments, *words;
@@ -227,9 +227,8 @@ START_TEST(wrong_usage)
         ck_assert_msg(out.st_size == 0, "%s: something on stdout", rows[i].arguments);
     }
 }
-END_TEST
 
-START_TEST(absent_files)
+TEST(absent_files)
 {
     ck_assert_int_eq(m3ref("generate %s --ids 1", in_folder("no-model")), 66);
     ck_assert_int_eq(error_lines(), 1);
@@ -238,12 +237,11 @@ START_TEST(absent_files)
     ck_assert_int_eq(m3ref("generate " MTP " --ids 1 --ops ./no-such-library.so"), 69);
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST
 
 /* Tokens from place 2 on, as far as max_position_embeddings: one more is refused before anything is computed, unless it
  * is allowed. Then with positions of the case that reach further than its places.
  * Seen to fail with the limit one too high, one too low, and counted from the places alone. */
-START_TEST(as_long_as_the_model_allows)
+TEST(as_long_as_the_model_allows)
 {
     size_t count;
     copy_tiny();
@@ -275,11 +273,10 @@ START_TEST(as_long_as_the_model_allows)
     ck_assert_int_eq(m3ref("generate %s --case %s --max-new 3", in_folder("model"), in_folder("case")), 64);
     ck_assert_int_eq(m3ref("generate %s --case %s --max-new 3 --allow-long", in_folder("model"), in_folder("case")), 0);
 }
-END_TEST
 
 /* Goal:  positions that a double cannot tell apart are refused, --allow-long or not.
  * Seen to fail with the check left out. */
-START_TEST(positions_stay_below_2_to_53)
+TEST(positions_stay_below_2_to_53)
 {
     const int64_t ids[] = { 1, 2 }, positions[] = { (INT64_C(1) << 53) - 2, (INT64_C(1) << 53) - 1 }, shape[] = { 2 };
     struct m3_writer *writer;
@@ -295,10 +292,9 @@ START_TEST(positions_stay_below_2_to_53)
     ck_assert(has("err", "2^53"));
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST
 
 /* Seen to fail with --stop taken out of the text. */
-START_TEST(help_names_every_option)
+TEST(help_names_every_option)
 {
     /* clang-format off */
     static const char *const options[] = {
@@ -314,10 +310,9 @@ START_TEST(help_names_every_option)
     ck_assert_int_eq(m3ref("--help"), 0);
     ck_assert(has("out", "generate"));
 }
-END_TEST
 
 /* A disk that is full ends it with the status for that. Seen to fail with the last flush unchecked. */
-START_TEST(full_output)
+TEST(full_output)
 {
     char command[300];
     const char *build = getenv("BUILD");
@@ -328,11 +323,10 @@ START_TEST(full_output)
     ck_assert_int_eq(WEXITSTATUS(status), 74);
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST
 
 /* Goal:  modules after a later layer are those of the whole run, but where they join rows that only layer 0 sees.
  * Seen to fail with scattered rows taken from the input of the later layer. */
-START_TEST(modules_behind_a_later_layer)
+TEST(modules_behind_a_later_layer)
 {
     static const char *const readings[] = { "mtp_embed=id", "mtp_embed=fused" };
     for (int i = 0; i < 2; i++) {
@@ -348,27 +342,4 @@ START_TEST(modules_behind_a_later_layer)
                                readings[i], in_folder("whole.safetensors"), in_folder("modules.safetensors")),
                          i ? 64 : 0);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_generate");
-    TCase *tests = tcase_create("cli_generate");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, lines_of_tokens);
-    tcase_add_loop_test(tests, lines_of_json, 0, 4);
-    tcase_add_test(tests, options_reach_the_engine);
-    tcase_add_test(tests, wrong_usage);
-    tcase_add_test(tests, absent_files);
-    tcase_add_test(tests, as_long_as_the_model_allows);
-    tcase_add_test(tests, positions_stay_below_2_to_53);
-    tcase_add_test(tests, help_names_every_option);
-    tcase_add_test(tests, full_output);
-    tcase_add_test(tests, modules_behind_a_later_layer);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -3,6 +3,9 @@
  * Runs $BUILD/m3ref (build/m3ref) in the repository's root. */
 #include "program.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 
 /* The last line of out, to be freed with *text. */
@@ -18,7 +21,7 @@ static const char *last_line(char **text)
 
 /* The same ids give the same line, wherever they come from and whatever separates them.
  * Seen to fail with the first id of a file left out, and with <image> taken for <video>. */
-START_TEST(sources)
+TEST(sources)
 {
     static const char *const texts[] = { "5,17,200,3", "5 17 200 3\n", "\n 5 ,\t17,\r\n200\n\n3 ", "5,17,<image>,3" };
     char *want, *got;
@@ -35,13 +38,12 @@ START_TEST(sources)
         }
     free(want);
 }
-END_TEST
 
 /* 100,000 ids: the plan counts them, its memory does not grow with T x T, and a wrong one at the end is found at its place.
  * A cache takes 448 numbers for each token besides, 4 bytes each.
  * Seen to fail with a reader that stops after 65,536 bytes, with the block scores of all rows in the plan, and without the
  * cache in it. */
-START_TEST(many)
+TEST(many)
 {
     enum { COUNT = 100000 };
     FILE *file = fopen(in_folder("ids"), "w");
@@ -61,7 +63,6 @@ START_TEST(many)
     ck_assert_int_eq(m3ref("run " TINY " --ids - <%s", in_folder("ids")), 65);
     ck_assert(has("err", "standard input: token 100000: got id 211, expected 0 to 210"));
 }
-END_TEST
 
 static const struct {
     const char *text, *message;
@@ -81,7 +82,7 @@ static const struct {
 };
 
 /* One line, with the place, and status 65. Seen to fail with a comma at the end allowed, and with status 64. */
-START_TEST(bad_ids)
+LOOP_TEST(bad_ids, sizeof bad / sizeof *bad)
 {
     write_text(in_folder("ids"), bad[_i].text);
     ck_assert_int_eq(m3ref("run " TINY " --ids @%s", in_folder("ids")), 65);
@@ -91,9 +92,8 @@ START_TEST(bad_ids)
     ck_assert_int_eq(m3ref("generate " TINY " --ids - <%s", in_folder("ids")), 65);
     ck_assert(has("err", "standard input: "));
 }
-END_TEST
 
-START_TEST(bad_files)
+TEST(bad_files)
 {
     write_bytes(in_folder("ids"),
                 "1,\0"
@@ -110,20 +110,18 @@ START_TEST(bad_files)
     ck_assert_int_eq(m3ref("run " TINY " --prompt a --ids 1"), 64);
     ck_assert(has("err", "got 2 of --case, --ids, --prompt and --chat, expected one"));
 }
-END_TEST
 
 /* The file is an input: no output replaces it. Seen to fail without it in cli/paths.c. */
-START_TEST(kept)
+TEST(kept)
 {
     write_text(in_folder("ids"), "1,2,3");
     ck_assert_int_eq(m3ref("run " TINY " --ids @%s --dump %s", in_folder("ids"), in_folder("ids")), 64);
     ck_assert_int_eq(m3ref("run " TINY " --ids - --dump %s <%s", in_folder("ids"), in_folder("ids")), 64);
     ck_assert(has("ids", "1,2,3"));
 }
-END_TEST
 
 /* Without Python, or without the package, --prompt is refused by name, in one line. */
-START_TEST(no_python)
+TEST(no_python)
 {
     const char *build = getenv("BUILD");
     char command[1000];
@@ -140,11 +138,10 @@ START_TEST(no_python)
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(has("err", "got No module named m3ref, expected the Python package m3ref"));
 }
-END_TEST
 
 /* What stands in for Python gets the text as it is, and what it answers are the ids; its errors keep their status.
  * Seen to fail with the text as an argument, with every error as 69, and with PYTHONSAFEPATH twice. */
-START_TEST(stand_in)
+TEST(stand_in)
 {
     const char *build = getenv("BUILD");
     char command[1400];
@@ -186,11 +183,10 @@ START_TEST(stand_in)
     ck_assert_int_eq(WEXITSTATUS(system(command)), 69);
     ck_assert(has("err", "was ended by signal 9"));
 }
-END_TEST
 
 /* The text of each token stands at the end of its line, the whole text in the last one; in JSON beside the id.
  * Seen to fail with the text of the next id, with controls as they are, and without the last line. */
-START_TEST(texts)
+TEST(texts)
 {
     char json[8000] = "{\"model\": {\"vocab\": {", *text;
     copy_tiny();
@@ -224,24 +220,4 @@ START_TEST(texts)
     ck_assert(has("err", "tokens are shown without their text"));
     snprintf(want, sizeof want, "next tokens: %d (", first);
     ck_assert(has("out", want));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_ids");
-    TCase *tests = tcase_create("ids");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, sources);
-    tcase_add_test(tests, many);
-    tcase_add_loop_test(tests, bad_ids, 0, sizeof bad / sizeof *bad);
-    tcase_add_test(tests, bad_files);
-    tcase_add_test(tests, kept);
-    tcase_add_test(tests, no_python);
-    tcase_add_test(tests, stand_in);
-    tcase_add_test(tests, texts);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -2,6 +2,9 @@
  * `run --bounds --profile` writes (SPEC 7.10). The candidates are the public code's (tests/candidates). */
 #include "program.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define MODEL "golden/tiny/model --case tests/candidates/case.safetensors "
 #define RIGHT "tests/candidates/bf16.safetensors.gz --map transformers --profile bf16 "
 #define WRONG "tests/candidates/bf16_without_plus_one.safetensors.gz --map transformers --profile bf16 "
@@ -15,7 +18,7 @@ static void make_truth(const char *more)
  * Given: the public PyTorch code in bf16, and the same without SwiGLU's + 1.
  * Claim: layer outputs alone, logits alone: exit status 0 and 1; without the implementations, 3 for the right one.
  * Seen to fail with compare not given the implementations, with choices of the truth. */
-START_TEST(little)
+TEST(little)
 {
     make_truth("--bounds --profile bf16");
     ck_assert_int_eq(m3ref("compare %s " RIGHT "--taps 'layers.*.out' --json", in_folder("truth")), 0);
@@ -29,11 +32,10 @@ START_TEST(little)
     ck_assert(has("out", "pass  125 of 125 stages judged"));
     ck_assert_int_eq(entries(), 3);
 }
-END_TEST
 
 /* Goal:  the implementations in a file of companions are used too; those of another profile are not, with a note.
  * Seen to fail with the reference alone looked at, with the profile not compared. */
-START_TEST(elsewhere)
+TEST(elsewhere)
 {
     char more[600];
     snprintf(more, sizeof more, "--companions %s --profile bf16 --runs 8", in_folder("beside"));
@@ -44,7 +46,6 @@ START_TEST(elsewhere)
     ck_assert_int_eq(m3ref("compare %s " RIGHT "--taps logits", in_folder("truth")), 3);
     ck_assert(has("out", "honest implementations: got those of profile fp32, expected bf16: not used"));
 }
-END_TEST
 
 static const struct {
     int status;
@@ -58,26 +59,11 @@ static const struct {
 };
 
 /* Goal:  each refusal has its status and words, and leaves no file. */
-START_TEST(refusals)
+LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     char words[400];
     snprintf(words, sizeof words, "--dump %s %s", in_folder("x"), refused[_i].arguments);
     ck_assert_int_eq(m3ref("run " MODEL "%s", words), refused[_i].status);
     ck_assert(has("err", refused[_i].says));
     ck_assert(access(in_folder("x"), F_OK) != 0);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_little");
-    TCase *test = tcase_create("cli_little");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, little);
-    tcase_add_test(test, elsewhere);
-    tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
-    suite_add_tcase(suite, test);
-    return suite;
 }

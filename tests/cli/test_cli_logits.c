@@ -12,6 +12,16 @@ enum { PADDING = 45 };
 
 static struct m3_error error;
 
+static void make_dumps(void)
+{
+    make_folder();
+    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
+    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --dump %s", in_folder("right")), 0);
+}
+
+TIMEOUT(300);
+FIXTURE(make_dumps, remove_folder);
+
 static int64_t width_of(enum stored how, const struct m3_tensor *t)
 {
     return t->shape[1] + (how == PADDED ? PADDING : 0);
@@ -74,7 +84,7 @@ static int blame(const char *more) { return m3ref("blame " MODEL " %s --case " C
 /* Goal:  both judges take logits that are padded, or a vector, and say so.
  * Claim: pass, every stage judged (of the vector, the last row); the copy with logits as they were says nothing.
  * Seen to fail with padded logits refused, with `rows` of the whole dump for the vector. */
-START_TEST(accepted)
+TEST(accepted)
 {
     char more[600];
     snprintf(more, sizeof more, "--html %s", in_folder("page"));
@@ -87,12 +97,11 @@ START_TEST(accepted)
         ck_assert(has("out", says[how]) && has("out", "pass  130 of 130 taps judged"));
     }
 }
-END_TEST
 
 /* Goal:  blame has the hints of compare.
  * Claim: log-softmax fails and heads exchanged are not comparable, in both with the same words.
  * Seen to fail with the hint left out of the text of blame. */
-START_TEST(hints)
+TEST(hints)
 {
     store(LOG_SOFTMAX);
     ck_assert_int_eq(compare(""), 1);
@@ -104,25 +113,4 @@ START_TEST(hints)
     ck_assert(has("out", "tokens and heads exchanged? Store [T,heads,..]"));
     ck_assert_int_eq(blame(""), 3);
     ck_assert(has("out", "tokens and heads exchanged? Store [T,heads,..]"));
-}
-END_TEST
-
-static void make_dumps(void)
-{
-    make_folder();
-    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
-    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --dump %s", in_folder("right")), 0);
-}
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_logits");
-    TCase *test = tcase_create("cli_logits");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_dumps, remove_folder);
-    tcase_add_test(test, accepted);
-    tcase_add_test(test, hints);
-    suite_add_tcase(suite, test);
-    return suite;
 }

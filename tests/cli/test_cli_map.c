@@ -23,6 +23,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 /* [T,heads,D] as [1,heads,T,D], by hand; one number of it off by `off`. */
 static float *heads_first(const struct m3_tensor *tap, float off)
 {
@@ -77,7 +80,7 @@ static void write_foreign(float off)
 /* Goal:  four taps are compared, bit for bit; what is no tap and what has no hash is noted; a wrong number fails at its
  *        tap, under the candidate's own path.
  * Seen to fail with gate and up exchanged in maps/transformers.json, and with the notes of the map dropped. */
-START_TEST(round_trip)
+TEST(round_trip)
 {
     write_foreign(0);
     ck_assert_int_eq(m3ref("compare %s %s --map transformers --json", ours, theirs), 0);
@@ -93,11 +96,10 @@ START_TEST(round_trip)
     ck_assert_int_eq(m3ref("compare %s %s --map transformers", ours, theirs), 1);
     ck_assert(has("out", "first divergence layers.0.q_rope"));
 }
-END_TEST
 
 /* Goal:  blame takes such a dump as well, with sizes from the config; it names the operator of the wrong number.
  * Seen to fail with the map not applied. */
-START_TEST(blame)
+TEST(blame)
 {
     for (int wrong = 0; wrong < 2; wrong++) {
         write_foreign((float)wrong);
@@ -109,13 +111,12 @@ START_TEST(blame)
         ck_assert(has("out", "\"tap\":\"layers.0.mlp.up\""));
     }
 }
-END_TEST
 
 /* Goal:  a dump of llama.cpp's graph, of an M3 with two of its layers, is read and passes under the profile that says
  *        where llama.cpp rounds; under fp32 the first wrong tap is the attention that reads F16.
  * Given: tests/candidates/llama_cpp.safetensors.gz: its numbers come from llama.cpp.
  * Seen to fail with q_norm and k_norm exchanged in maps/llama_cpp.json, and without the step of block scores. */
-START_TEST(llama_cpp)
+TEST(llama_cpp)
 {
     static const char *const words = "check golden/common/model tests/candidates/llama_cpp.safetensors.gz "
                                      "--case tests/candidates/llama_cpp_case.safetensors --map llama_cpp --row-runs 0 "
@@ -133,11 +134,10 @@ START_TEST(llama_cpp)
     ck_assert_int_eq(m3ref(words, "fp32"), 1);
     ck_assert(has("out", "\"culprit\":\"layers.0.attn\""));
 }
-END_TEST
 
 /* Goal:  what stands in the way has its own exit status, and names the file.
  * Seen to fail with a map that matches nothing taken for an error of usage. */
-START_TEST(refusals)
+TEST(refusals)
 {
     write_foreign(0);
     ck_assert_int_eq(m3ref("compare %s %s --map nothing", ours, theirs), 66);
@@ -153,20 +153,4 @@ START_TEST(refusals)
     ck_assert(has("err", "bad.json: embed of "));
     ck_assert(has("err", "theirs.safetensors: loss: got [1] F32, expected [T,96]"));
     ck_assert_int_eq(m3ref("compare %s %s --map", ours, theirs), 64);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_map");
-    TCase *tests = tcase_create("cli_map");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, round_trip);
-    tcase_add_test(tests, blame);
-    tcase_add_test(tests, llama_cpp);
-    tcase_add_test(tests, refusals);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

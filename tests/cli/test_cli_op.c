@@ -3,6 +3,9 @@
 #include "op_cases.h"
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static int op_status(const char *words)
 {
     char text[1024];
@@ -10,7 +13,7 @@ static int op_status(const char *words)
 }
 
 /* Goal:  the whole round: cases, results, verdict, by files and through standard input and output. */
-START_TEST(round_trip)
+TEST(round_trip)
 {
     ck_assert_int_eq(op_status("--list"), 0);
     ck_assert(has("out", "moe_block"));
@@ -30,7 +33,6 @@ START_TEST(round_trip)
     ck_assert_int_eq(op_status("rms_norm_plain --make @/d --seed 1"), 0);
     ck_assert_int_eq(op_status("rms_norm --check @/c @/d"), 3);         /* operands are no results */
 }
-END_TEST
 
 /* ---- bad words */
 
@@ -84,7 +86,7 @@ static const struct {
 enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
 
 /* Goal:  wrong words: one line that names them, the status, no file. */
-START_TEST(words)
+LOOP_TEST(words, BAD_WORDS)
 {
     ck_assert_int_eq(op_status("linear --make @/c"), 0);
     ck_assert_int_eq(op_status("linear --run @/c @/r"), 0);
@@ -94,7 +96,6 @@ START_TEST(words)
     ck_assert(has("err", bad_words[_i].says));
     ck_assert(!exists("x"));
 }
-END_TEST
 
 /* ---- bad files */
 
@@ -206,7 +207,7 @@ enum { CHANGES = sizeof changes / sizeof changes[0] };
  *        written.
  * Seen to fail with two cases of one number, more rotated channels than a head has, and an R of rope_table_3d that 6
  *        does not divide. */
-START_TEST(files)
+LOOP_TEST(files, CHANGES)
 {
     const struct change *c = &changes[_i];
     ck_assert_int_eq(m3ref("op %s --make %s", c->op, in_folder("c")), 0);
@@ -226,12 +227,11 @@ START_TEST(files)
         ck_assert(!exists("x"));
     }
 }
-END_TEST
 
 /* Goal:  results that do not fit are not comparable, and the tensor is named: missing, another rank, another dtype, and
  *        files that are cut short. What was expected is what the case expects.
  * Seen to fail with the rank not compared, and with the shape that was got for the expected one. */
-START_TEST(results)
+TEST(results)
 {
     static const char *const says[] = { "1.p", "1.p  not the rank of this output: got [6,3,1] F32, expected [6,3] F32",
                                         "1.ids  not an integer dtype: got [6,3] F32, expected [6,3] I32",
@@ -263,7 +263,6 @@ START_TEST(results)
     }
     free(bytes);
 }
-END_TEST
 
 /* ---- weights that are drawn */
 
@@ -318,7 +317,7 @@ static void replace_in_header(const char *path, const char *find, const char *by
 
 /* Goal:  a malformed rule of drawn weights: one line that names it, status 65, for --run and --check.
  * Seen to fail with levels and the number of experts not checked. */
-START_TEST(rules)
+LOOP_TEST(rules, BAD_RULES)
 {
     static const char make[] = "experts --make @/c --cases 1 --seed 1 --sizes T=2,E=700,H=256,F=512,K=1";
     ck_assert_int_eq(op_status(make), 0);
@@ -334,7 +333,6 @@ START_TEST(rules)
         ck_assert(!exists("x"));
     }
 }
-END_TEST
 
 /* ---- what a file is of */
 
@@ -352,7 +350,7 @@ static void flip_after(const char *path, const char *text)
 
 /* Goal:  cases that have changed, cases of another arithmetic and results of other cases are refused.
  * Seen to fail with each of the three not compared. */
-START_TEST(identity)
+TEST(identity)
 {
     ck_assert_int_eq(op_status("rms_norm --make @/c"), 0);
     ck_assert_int_eq(op_status("rms_norm --run @/c @/r"), 0);
@@ -370,13 +368,12 @@ START_TEST(identity)
     ck_assert_int_eq(op_status("rms_norm --run @/d @/y"), 65);
     ck_assert(has("err", "arithmetic: got 0, expected 1") && error_lines() == 1);
 }
-END_TEST
 
 /* ---- rows that are left out */
 
 /* Goal:  a verdict says how many rows it does not cover, and an output none of whose rows is judged is no pass.
  * Seen to fail with rows of noise not counted. */
-START_TEST(left_out)
+TEST(left_out)
 {
     static const struct {
         const char *op, *tensor, *says;
@@ -400,22 +397,4 @@ START_TEST(left_out)
         ck_assert_int_eq(m3ref("op %s --check %s %s", rows[i].op, in_folder("c"), in_folder("r")), 0);
         ck_assert(!has("out", "left out"));
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("m3ref op");
-    TCase *all = tcase_create("program");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 60);
-    tcase_add_test(all, round_trip);
-    tcase_add_loop_test(all, words, 0, BAD_WORDS);
-    tcase_add_loop_test(all, files, 0, CHANGES);
-    tcase_add_test(all, results);
-    tcase_add_loop_test(all, rules, 0, BAD_RULES);
-    tcase_add_test(all, identity);
-    tcase_add_test(all, left_out);
-    suite_add_tcase(suite, all);
-    return suite;
 }

@@ -2,6 +2,9 @@
  * status, nothing written. */
 #include "program.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "--model golden/tiny/model --case golden/tiny/case.safetensors"
 #define GOLDEN "--from golden/tiny/golden.safetensors.gz"
 
@@ -12,7 +15,7 @@ static int op_status(const char *words)
 }
 
 /* Goal:  cases are cut, run and judged, by files, through standard output and from the companions' own case. */
-START_TEST(round_trip)
+TEST(round_trip)
 {
     ck_assert_int_eq(op_status("select_blocks --make @/c " GOLDEN " --tap layers.3.index.blocks " TINY), 0);
     ck_assert(has("out", "1 case from"));
@@ -35,7 +38,6 @@ START_TEST(round_trip)
     ck_assert_int_eq(op_status("rms_norm --run @/n @/r"), 0);
     ck_assert_int_eq(op_status("rms_norm --check @/n @/r"), 0);
 }
-END_TEST
 
 static const struct {
     const char *words;
@@ -77,7 +79,7 @@ static const struct {
 enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
 
 /* Goal:  wrong words and files: one line that names them, the status, no file. */
-START_TEST(words)
+LOOP_TEST(words, BAD_WORDS)
 {
     const int status = op_status(bad_words[_i].words);
     ck_assert_msg(status == bad_words[_i].status, "%s: status %d", bad_words[_i].words, status);
@@ -85,26 +87,11 @@ START_TEST(words)
     ck_assert(has("err", bad_words[_i].says));
     ck_assert(!exists("x"));
 }
-END_TEST
 
 /* Goal:  no input is overwritten. */
-START_TEST(inputs_stay)
+TEST(inputs_stay)
 {
     copy("golden/tiny/golden.safetensors.gz", in_folder("d.gz"));
     ck_assert_int_eq(op_status("rms_norm --make @/d.gz --from @/d.gz --tap layers.0.attn_norm " TINY), 64);
     ck_assert_int_eq(error_lines(), 1);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli op from");
-    TCase *tests = tcase_create("from");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, round_trip);
-    tcase_add_loop_test(tests, words, 0, BAD_WORDS);
-    tcase_add_test(tests, inputs_stay);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -11,6 +11,9 @@
 #include "oracle/operators/operators.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static const char *plugin(const char *name)
@@ -44,7 +47,7 @@ static const char *input_of(const struct golden *c)
 
 /* Goal:  what is watched computes what it computed before, at every call and with every operator.
  * Claim: all operators as a plug-in give the bits that the program's own give, on the input of every golden. */
-START_TEST(watched_operators_give_the_same_bits)
+LOOP_TEST(watched_operators_give_the_same_bits, CASES)
 {
     const struct golden *c = &cases[_i];
     const char *input = input_of(c);
@@ -54,10 +57,9 @@ START_TEST(watched_operators_give_the_same_bits)
         0);
     same_tensors(in_folder("a"), in_folder("b"));
 }
-END_TEST
 
 /* Claim: the plain definitions pass all cases of every operator and composite. */
-START_TEST(every_operator_is_judged)
+LOOP_TEST(every_operator_is_judged, m3_operator_rows())
 {
     const char *name = m3_operator_at(_i)->name;
     /* A plug-in has no derivatives: op says so. */
@@ -66,7 +68,6 @@ START_TEST(every_operator_is_judged)
     ck_assert_msg(status == expected, "%s: status %d", name, status);
     ck_assert(has(expected ? "err" : "out", expected ? "got --ops for the derivative" : "pass  "));
 }
-END_TEST
 
 /* ---- plug-ins that misbehave */
 
@@ -87,7 +88,7 @@ static const struct {
 };
 
 /* Claim: `run` ends with 70, names the operator and what it did in one line, and writes no file. */
-START_TEST(run_names_the_operator)
+LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(
         m3ref("run " TINY " --timeout 1 --ops %s,%s --dump %s", plugin("bad_norm"), faults[_i].word, in_folder("d")),
@@ -96,10 +97,9 @@ START_TEST(run_names_the_operator)
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(!exists("d"));
 }
-END_TEST
 
 /* Claim: in `op` the case fails, and no mistake is named; `op --run` ends with 70. */
-START_TEST(op_fails_the_case)
+LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("op rms_norm --timeout 1 --ops %s,%s --all --junit %s", plugin("bad_norm"), faults[_i].word,
                            in_folder("j")),
@@ -118,16 +118,14 @@ START_TEST(op_fails_the_case)
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(!exists("r"));
 }
-END_TEST
 
 /* Claim: the other cases of a plug-in that crashes in one are judged. */
-START_TEST(the_rest_is_judged)
+TEST(the_rest_is_judged)
 {
     ck_assert_int_eq(m3ref("op rms_norm --ops %s,crash_once --all", plugin("bad_norm")), 1);
     ck_assert(has("out", "1 fail"));
     ck_assert(has("out", "11 of 11 stages judged"));
 }
-END_TEST
 
 /* ---- time */
 
@@ -144,7 +142,7 @@ static double printed_number(const char *text, const char *name)
 /* Claim: a plug-in is timed beside the reference and the limits; these follow from the operands. mtp_join of 3 rows of
  * 8: two norms read 3 x 8 and 8 numbers and write 3 x 8, and have no products; the product of 3 x 16 and 8 x 16 writes
  * 3 x 8. Limits take seconds: a slice has this test or the next one. */
-START_TEST(perf)
+TEST(perf)
 {
     size_t count;
     if (!in_slice(0, 2)) return;
@@ -163,16 +161,14 @@ START_TEST(perf)
     ck_assert_double_eq_tol(printed_number(text, "limit_s"), limit, 0.001 * limit);
     free(out);
 }
-END_TEST
 
 /* Claim: the operations of causal attention are counted: 4 x 2 x 4 x (1+2+3+4+5). */
-START_TEST(perf_operations)
+TEST(perf_operations)
 {
     if (!in_slice(1, 2)) return;
     ck_assert_int_eq(m3ref("op attend_full --perf --sizes T=5,S=5,Q=2,G=1,D=4 --cases 1 --threads 1 --json"), 0);
     ck_assert(has("out", "\"operations\":480.0"));
 }
-END_TEST
 
 /* ---- words */
 
@@ -195,7 +191,7 @@ static const struct {
     { "op rms_norm --ops LIB --sizes T=0", "T=0", 64 },
 };
 
-START_TEST(words)
+LOOP_TEST(words, sizeof bad_words / sizeof bad_words[0])
 {
     char text[400] = "";
     const char *at = strstr(bad_words[_i].words, "LIB");
@@ -207,24 +203,4 @@ START_TEST(words)
     ck_assert_msg(status == bad_words[_i].status, "%s: status %d", text, status);
     ck_assert(has("err", bad_words[_i].says));
     ck_assert_int_eq(error_lines(), 1);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_ops");
-    TCase *t = tcase_create("cli_ops");
-    const int fault_count = sizeof faults / sizeof faults[0];
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, watched_operators_give_the_same_bits, 0, CASES);
-    tcase_add_loop_test(t, every_operator_is_judged, 0, m3_operator_rows());
-    tcase_add_loop_test(t, run_names_the_operator, 0, fault_count);
-    tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
-    tcase_add_test(t, the_rest_is_judged);
-    tcase_add_test(t, perf);
-    tcase_add_test(t, perf_operations);
-    tcase_add_loop_test(t, words, 0, sizeof bad_words / sizeof bad_words[0]);
-    return s;
 }

@@ -7,6 +7,9 @@
 #include "program.h"
 #include "same_tensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --ids 1,2,3"
 
 static const char *plugin(const char *name)
@@ -47,7 +50,7 @@ static const struct {
 };
 
 /* Claim: status 70, a line that names the operator, and no dump, within the time limit. */
-START_TEST(run_names_the_operator)
+LOOP_TEST(run_names_the_operator, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("run " TINY " --timeout 1 --ops %s --dump %s", plugin(faults[_i].plugin), in_folder("d")),
                      70);
@@ -55,19 +58,17 @@ START_TEST(run_names_the_operator)
     ck_assert_int_eq(error_lines(), faults[_i].lines);
     ck_assert_int_eq(entries(), 2); /* out and err */
 }
-END_TEST
 
 /* Claim: the case fails with the same words. */
-START_TEST(op_fails_the_case)
+LOOP_TEST(op_fails_the_case, sizeof faults / sizeof faults[0])
 {
     ck_assert_int_eq(m3ref("op rms_norm --cases 1 --timeout 1 --ops %s --all", plugin(faults[_i].plugin)), 1);
     ck_assert(has("out", faults[_i].says));
     ck_assert(has("out", " fail"));
 }
-END_TEST
 
 /* Claim: what a plug-in prints does not reach standard output, which a program may read. */
-START_TEST(prints)
+TEST(prints)
 {
     size_t count;
     ck_assert_int_eq(m3ref("generate " TINY " --max-new 2 --json --ops %s", plugin("worse_norm.so,print")), 0);
@@ -79,7 +80,6 @@ START_TEST(prints)
     ck_assert_uint_ge(count, 2 << 20);
     free(err);
 }
-END_TEST
 
 /* Runs with the output in a pipe, whose reader sees its end only when no process holds it any more. */
 static int run_in_pipe(const char *before, const char *word)
@@ -94,7 +94,7 @@ static int run_in_pipe(const char *before, const char *word)
 }
 
 /* Claim: processes that a plug-in leaves behind end with the program, and copies of it do not go on with its work. */
-START_TEST(forks)
+TEST(forks)
 {
     static const char *const words[] = { "worse_norm.so,stay", "worse_norm.so,fork" };
     for (size_t i = 0; i < 2; i++) {
@@ -109,10 +109,9 @@ START_TEST(forks)
         ck_assert_int_eq(entries(), 2); /* out, d */
     }
 }
-END_TEST
 
 /* Claim: they end too when a signal ends the program (124: `timeout` sent it), as Ctrl-C does; nohup's is ignored. */
-START_TEST(is_stopped)
+TEST(is_stopped)
 {
     static const char *const signals[] = { "timeout --foreground -s TERM 1", "timeout --foreground -s INT 1",
                                            "timeout --foreground -s HUP 1" };
@@ -126,19 +125,17 @@ START_TEST(is_stopped)
                      0);
     ck_assert(has("out", "status 70") && has("out", "rms_norm did not return within 2 s"));
 }
-END_TEST
 
 /* Claim: how a library leaves the processor's arithmetic when it is loaded changes no result. */
-START_TEST(loads)
+TEST(loads)
 {
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("a")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --ops %s --dump %s", plugin("worse_norm.so,none"), in_folder("b")), 0);
     same_tensors(in_folder("a"), in_folder("b"));
 }
-END_TEST
 
 /* Claim: a plug-in that does not start has no say about files and results either. */
-START_TEST(start)
+TEST(start)
 {
     static const struct {
         const char *word;
@@ -152,11 +149,10 @@ START_TEST(start)
         ck_assert_int_eq(error_lines(), 1);
     }
 }
-END_TEST
 
 /* Claim: --ops-guard watches the library of `make cuda` like any other; without it, it ends the program itself. Alone
  * it guards nothing, and says so. */
-START_TEST(ops_guard)
+TEST(ops_guard)
 {
     static const char *const options[] = { "--ops cuda,end", "--ops cuda,end --ops-guard" };
     static const int statuses[] = { 3, 70 };
@@ -175,24 +171,4 @@ START_TEST(ops_guard)
     ck_assert(has("err", "--ops-guard: expected --ops LIB"));
     ck_assert_int_eq(m3ref("op rms_norm --cases 1 --ops-guard --ops %s", plugin("plain_table.so")), 0);
     ck_assert_int_eq(m3ref("generate " TINY " --max-new 1 --ops-guard --ops %s", plugin("plain_table.so")), 0);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_ops_hostile");
-    TCase *t = tcase_create("cli_ops_hostile");
-    const int fault_count = sizeof faults / sizeof faults[0];
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, run_names_the_operator, 0, fault_count);
-    tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
-    tcase_add_test(t, prints);
-    tcase_add_test(t, forks);
-    tcase_add_test(t, is_stopped);
-    tcase_add_test(t, loads);
-    tcase_add_test(t, start);
-    tcase_add_test(t, ops_guard);
-    return s;
 }

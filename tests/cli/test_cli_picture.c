@@ -7,6 +7,9 @@
 
 #include <math.h>
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors"
 
 static struct m3_safetensors *dump;
@@ -72,7 +75,7 @@ static int level_of(double share)
 }
 
 /* Claim: a full cell where the dump has the block, an empty one everywhere else, for each layer and group. */
-START_TEST(blocks)
+TEST(blocks)
 {
     make(TINY, "");
     char *page = text_of("p.html");
@@ -99,10 +102,9 @@ START_TEST(blocks)
     }
     free(page);
 }
-END_TEST
 
 /* Claim: the load of each expert, and what the note says of all. */
-START_TEST(experts)
+TEST(experts)
 {
     enum { E = 11 };
     make(TINY, "");
@@ -129,10 +131,9 @@ START_TEST(experts)
     free(part);
     free(page);
 }
-END_TEST
 
 /* Claim: the masses are those of a softmax in double over the keys of each block. */
-START_TEST(mass)
+TEST(mass)
 {
     enum { Q = 6, G = 2, D = 20, N = 3, EACH = Q / G, BLOCK = 4 };
     make(TINY, "");
@@ -162,7 +163,6 @@ START_TEST(mass)
     free(part);
     free(page);
 }
-END_TEST
 
 /* The id of the largest logit of a row. */
 static int64_t best(const struct m3_tensor *logits, int64_t row)
@@ -176,7 +176,7 @@ static int64_t best(const struct m3_tensor *logits, int64_t row)
 
 /* Claim: after the last layer the lens shows the model's own next tokens; without --model there is none, and a line
  * says so. */
-START_TEST(lens)
+TEST(lens)
 {
     make(TINY " --linear ordered", "--model golden/tiny/model");
     char *page = text_of("p.html"), *part = panel(page, "logit lens");
@@ -197,10 +197,9 @@ START_TEST(lens)
     ck_assert_ptr_null(strstr(page, "<h2>logit lens</h2>"));
     free(page);
 }
-END_TEST
 
 /* Claim: each draft against the main model's token at its place. */
-START_TEST(drafts)
+TEST(drafts)
 {
     make("golden/mtp/model --ids 1,2,3,33,44,18,57,42,64,50,86,14,45,82,36,46,95,24,19,20", "");
     char *page = text_of("p.html"), *part = panel(page, "drafts of the MTP modules"), note[64];
@@ -224,10 +223,9 @@ START_TEST(drafts)
     free(part);
     free(page);
 }
-END_TEST
 
 /* Claim: the first patch has its average colour and place; the tokens of the picture are there. */
-START_TEST(patches)
+TEST(patches)
 {
     make("golden/tiny/model --ids '198,68,<image>,74,12,125,87,2,119,165,195' --image golden/photo.png", "");
     char *page = text_of("p.html"), *part = panel(page, "patches of picture 0");
@@ -254,10 +252,9 @@ START_TEST(patches)
     free(part);
     free(page);
 }
-END_TEST
 
 /* Claim: an SVG file is well formed and refers to nothing outside; names are escaped. */
-START_TEST(svg)
+TEST(svg)
 {
     ck_assert_int_eq(m3ref("run " TINY " --bounds --dump '%s'", in_folder("<d>&.safetensors")), 0);
     ck_assert_int_eq(
@@ -270,10 +267,9 @@ START_TEST(svg)
     ck_assert_ptr_nonnull(strstr(picture, "margins of the router by layer"));
     free(picture);
 }
-END_TEST
 
 /* Claim: what cannot be drawn is refused in one line, and leaves no file. */
-START_TEST(refused)
+TEST(refused)
 {
     static const struct {
         int status;
@@ -307,23 +303,4 @@ START_TEST(refused)
     free(bytes);
     ck_assert_int_eq(m3ref("picture %s %s", in_folder("d.safetensors"), in_folder("p.html")), 65);
     ck_assert(has("err", "layers.2.moe.experts: got F32 of rank 2, expected I32 of rank 2\n") && error_lines() == 1);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_picture");
-    TCase *tests = tcase_create("picture");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, blocks);
-    tcase_add_test(tests, experts);
-    tcase_add_test(tests, mass);
-    tcase_add_test(tests, lens);
-    tcase_add_test(tests, drafts);
-    tcase_add_test(tests, patches);
-    tcase_add_test(tests, svg);
-    tcase_add_test(tests, refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -8,11 +8,14 @@
 
 #include "io/safetensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 #define PHOTO_IDS "198,68,74,12,125,87,200,119,165,195,199,203"
 #define PHOTO "golden/tiny/model --ids " PHOTO_IDS " --image golden/photo.png"
 
 /* Goal:  a photograph through the whole of it: pixels, patches, tokens, logits. */
-START_TEST(photo)
+TEST(photo)
 {
     ck_assert_int_eq(m3ref("run " PHOTO " --dump %s", in_folder("d.safetensors")), 0);
     ck_assert(has("out", "image: golden/photo.png, 97 x 65 pixels -> 84 x 56, grid 1 x 4 x 6, 6 tokens"));
@@ -23,10 +26,9 @@ START_TEST(photo)
     ck_assert(has("out", "dump:  39 taps"));
     ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 0);
 }
-END_TEST
 
 /* A plug-in whose 3-D RoPE swaps height and width: the first stage of the tower that is turned is named. */
-START_TEST(plug_in_with_a_mistake)
+TEST(plug_in_with_a_mistake)
 {
     const char *build = getenv("BUILD");
     ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s --ops ./%s/tests/%s",
@@ -35,10 +37,9 @@ START_TEST(plug_in_with_a_mistake)
     ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence vision.layers.0.q_rope"));
 }
-END_TEST
 
 /* The words <image> and <video>, the id once, and the id as often as there are tokens, are the same prompt. */
-START_TEST(placeholders)
+TEST(placeholders)
 {
     static const char *const ids[] = { "5,<image>,7", "5,200,7", "5,200,200,200,200,200,200,7" };
     char first[70] = "";
@@ -68,10 +69,9 @@ START_TEST(placeholders)
     ck_assert(has("out", "5 frames of 97 x 65 pixels -> 84 x 56, grid 3 x 4 x 6, 18 tokens"));
     ck_assert(has("out", "run:   T 31,"));
 }
-END_TEST
 
 /* Both readings of who sees whom run; they differ. */
-START_TEST(boundary)
+TEST(boundary)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/vision/two_case.safetensors --set vision_boundary=none "
                            "--dump %s",
@@ -83,10 +83,9 @@ START_TEST(boundary)
     ck_assert_int_eq(m3ref("compare golden/vision/two.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence vision.layers.0.attn"));
 }
-END_TEST
 
 /* Float angles turn the tower too: in double they show. Seen to fail with the field left to the text model. */
-START_TEST(float_angles)
+TEST(float_angles)
 {
     char line[2][300] = { "", "" };
     for (int i = 0; i < 2; i++) {
@@ -101,10 +100,9 @@ START_TEST(float_angles)
     }
     ck_assert_str_ne(line[0], line[1]);
 }
-END_TEST
 
 /* One clear line each, the right status, nothing written. */
-START_TEST(refused)
+TEST(refused)
 {
     static const struct {
         const char *arguments, *words;
@@ -151,10 +149,9 @@ START_TEST(refused)
         64);
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,201 --video %s", in_folder("video")), 0);
 }
-END_TEST
 
 /* A config that names no placeholder of images: no words for it, no images. */
-START_TEST(no_placeholder)
+TEST(no_placeholder)
 {
     copy_tiny();
     size_t count;
@@ -172,10 +169,9 @@ START_TEST(no_placeholder)
     ck_assert(has("err", "got id -7, expected 0 to 210"));
     ck_assert_int_eq(m3ref("run %s --ids 1,200", in_folder("model")), 0);
 }
-END_TEST
 
 /* NaN that the tower, or the projector, makes is named with its row, and nothing is written. */
-START_TEST(nan_is_an_error)
+TEST(nan_is_an_error)
 {
     static const struct {
         const char *tensor, *words;
@@ -194,7 +190,6 @@ START_TEST(nan_is_an_error)
         ck_assert(!exists("d"));
     }
 }
-END_TEST
 
 /* A case file of one image, zeros. No `grid`, no `patches`: without that tensor; -1 patches: it is empty. */
 static void write_case(const int64_t *ids, int64_t T, int64_t patches, int64_t width, const int64_t grid[3])
@@ -215,7 +210,7 @@ static void write_case(const int64_t *ids, int64_t T, int64_t patches, int64_t w
     free(pixels);
 }
 
-START_TEST(refused_cases)
+TEST(refused_cases)
 {
     static const int64_t one[] = { 5, 200, 7 }, two[] = { 5, 200, 200 }, none[] = { 5, 6, 7 };
     static const int64_t small[] = { 1, 2, 2 }, odd[] = { 1, 1, 4 }, large[] = { 1, 2, 4 };
@@ -244,26 +239,4 @@ START_TEST(refused_cases)
     }
     write_case(one, 3, 4, 1176, small);
     ck_assert_int_eq(m3ref("run golden/tiny/model --case %s", in_folder("case")), 0);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cli_pictures");
-    TCase *tests = tcase_create("cli_pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, photo);
-    tcase_add_test(tests, plug_in_with_a_mistake);
-    tcase_add_test(tests, placeholders);
-    tcase_add_test(tests, boundary);
-    tcase_add_test(tests, float_angles);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, no_placeholder);
-    tcase_add_test(tests, nan_is_an_error);
-    tcase_add_test(tests, refused_cases);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

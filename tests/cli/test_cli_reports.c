@@ -8,6 +8,9 @@
 #include "same_tensors.h"
 #include "xml.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
 
@@ -38,7 +41,7 @@ static void write_mistaken(char path[200])
  *        refers to nothing outside; JUnit skips what the dump lacks. */
 static const char *const commands[] = { "check", "blame" };
 
-START_TEST(report_files)
+LOOP_TEST(report_files, 2)
 {
     char path[200];
     write_mistaken(path);
@@ -63,10 +66,9 @@ START_TEST(report_files)
     ck_assert(has("h", "<a href=\"S.md#511-swiglu_oai\">"));
     ck_assert_int_eq(lines_with("h", "<div id=\"spec-"), 0);
 }
-END_TEST
 
 /* Claim: taps that the dump lacks are skipped test cases, each by name. */
-START_TEST(missing)
+TEST(missing)
 {
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --taps 'embed,fused,layers.0.*' --dump %s", in_folder("d")), 0);
     ck_assert_int_eq(m3ref("blame " TINY " %s " CASE " --junit %s", in_folder("d"), in_folder("x")), 0);
@@ -74,10 +76,9 @@ START_TEST(missing)
     ck_assert(has("x", "classname=\"layers.1\" name=\"layers.1.attn_norm\"><skipped message=\"missing: "));
     ck_assert(has("x", "tests=\"130\" failures=\"0\" errors=\"0\" skipped=\"110\""));
 }
-END_TEST
 
 /* Claim: only what fails or is suspect, then the summary. */
-START_TEST(only_failing)
+TEST(only_failing)
 {
     char path[200];
     write_mistaken(path);
@@ -94,10 +95,9 @@ START_TEST(only_failing)
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz \"%s\" --only-failing --json", path), 1);
     ck_assert_int_eq(lines_with("out", "\"verdict\":\"pass\"") + lines_with("out", "\"verdict\":\"identical\""), 0);
 }
-END_TEST
 
 /* Claim: a comparison without bounds names the stricter command, with the model and the case beside the golden. */
-START_TEST(stricter)
+TEST(stricter)
 {
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump '%s'", in_folder("d e")), 0);
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz '%s'", in_folder("d e")), 0);
@@ -105,7 +105,6 @@ START_TEST(stricter)
         has("out", "so that a small mistake can hide there; for a strict verdict: m3ref check golden/tiny/model '"));
     ck_assert(has("out", "d e' --case golden/tiny/case.safetensors --profile fp32"));
 }
-END_TEST
 
 /* ---- a part of a model */
 
@@ -155,7 +154,7 @@ static void shard_tiny(void)
 /* Goal:  one layer of a model is checked with the files that hold its weights.
  * Claim: without the other file the layers 2 and 3 are judged, right and wrong; a dump without the input of layer 2
  *        needs the other file, which is named; with it the same taps are judged. */
-START_TEST(layers)
+TEST(layers)
 {
     char mistaken[200];
     shard_tiny();
@@ -178,14 +177,13 @@ START_TEST(layers)
     ck_assert_int_eq(m3ref("check %s %s " CASE " --layers 2:9", in_folder("model"), in_folder("d")), 64);
     ck_assert_int_eq(m3ref("check %s %s " CASE " --layers 3:3", in_folder("model"), in_folder("d")), 64);
 }
-END_TEST
 
 /* Goal:  some layers of a model run with the files that hold their weights, and write what all files give.
  * Claim: without the other file the taps are those of a run with all, bit for bit; the first layer needs the other
  *        file, which is named; an output may not take the place of a file that is not opened; layers that the model
  *        does not have are refused with one line.
  * Seen to fail with: every file opened; files that are not opened left out of the paths; the layers not checked. */
-START_TEST(run_some_layers)
+TEST(run_some_layers)
 {
     shard_tiny();
     ck_assert_int_eq(m3ref("run %s " CASE " --layers 0:2 --dump %s", in_folder("model"), in_folder("input")), 0);
@@ -207,11 +205,10 @@ START_TEST(run_some_layers)
     ck_assert(has("err", "--layers: got 5:9, expected A:B with A < B and B at most 5, the layers of "));
     ck_assert_int_eq(error_lines(), 1);
 }
-END_TEST
 
 /* Claim: the plan names the files that are needed, says which are absent, and judges or generates nothing.
  * Seen to fail with the tokens of generate left out of the plan, with the cache of run left out, and with the length of a generation not checked. */
-START_TEST(plan)
+TEST(plan)
 {
     shard_tiny();
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("d")), 0);
@@ -239,10 +236,9 @@ START_TEST(plan)
     ck_assert(has("err", "--max-new: got 1048576, which reaches position 1048577, expected below "));
     ck_assert_int_eq(m3ref("check %s %s " CASE " --layers 2:9 --plan", in_folder("model"), in_folder("d")), 64);
 }
-END_TEST
 
 /* Claim: of a check that is interrupted nothing remains, wherever it is. */
-START_TEST(interrupted)
+LOOP_TEST(interrupted, 4)
 {
     char command[600];
     const char *build = getenv("BUILD");
@@ -256,14 +252,13 @@ START_TEST(interrupted)
     ck_assert_int_eq(WEXITSTATUS(status), 124);
     ck_assert_int_eq(rmdir(in_folder("tmp")), 0);
 }
-END_TEST
 
 static const char *const watched[] = { "op rms_norm --ops $P", "op rms_norm --perf --ops $P",
                                        "run " TINY " " CASE " --dump $D/dump --ops $P" };
 
 /* Claim: nothing remains of a program that is interrupted while an operator of a plug-in runs in its child: no file,
  * and no process, which would keep the pipe open. The plug-in itself interrupts the program. */
-START_TEST(interrupted_plugin)
+LOOP_TEST(interrupted_plugin, sizeof watched / sizeof *watched)
 {
     char command[900];
     const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
@@ -278,7 +273,6 @@ START_TEST(interrupted_plugin)
     ck_assert_int_eq(rmdir(in_folder("tmp")), 0);
     ck_assert_int_eq(entries(), 1);
 }
-END_TEST
 
 static const struct {
     const char *words, *says;
@@ -296,31 +290,9 @@ static const struct {
     { "check " TINY " golden/tiny/golden.safetensors.gz --plan", "expected either --case or --ids", 64 },
 };
 
-START_TEST(bad_words)
+LOOP_TEST(bad_words, sizeof bad / sizeof bad[0])
 {
     const int status = m3ref("%s", bad[_i].words);
     ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
     ck_assert(has("err", bad[_i].says));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("cli_reports");
-    TCase *t = tcase_create("cli_reports");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, report_files, 0, 2);
-    tcase_add_test(t, missing);
-    tcase_add_test(t, only_failing);
-    tcase_add_test(t, stricter);
-    tcase_add_test(t, layers);
-    tcase_add_test(t, run_some_layers);
-    tcase_add_test(t, plan);
-    tcase_add_loop_test(t, interrupted, 0, 4);
-    tcase_add_loop_test(t, interrupted_plugin, 0, sizeof watched / sizeof *watched);
-    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
-    return s;
 }

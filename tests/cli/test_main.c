@@ -7,6 +7,8 @@
  * the dump; and with /dev/null opened for writing (exit status 0). */
 #include "program.h"
 
+FIXTURE(make_folder, remove_folder);
+
 #define DUMPS "compare golden/tiny/golden.safetensors.gz golden/tiny/golden.safetensors.gz --taps logits "
 static const struct {
     const char *arguments, *file; /* the last argument of the command is the file in the folder */
@@ -24,7 +26,7 @@ static const struct {
 } closed[] = { { "<&-", 0 }, { ">&-", 74 }, { "2>&-", 0 }, { "<&- >&- 2>&-", 74 } };
 enum { CLOSED = sizeof closed / sizeof *closed };
 
-START_TEST(closed_descriptors)
+LOOP_TEST(closed_descriptors, COMMANDS *CLOSED)
 {
     const int which = _i / CLOSED, how = _i % CLOSED;
     const char *build = getenv("BUILD"), *path = in_folder(commands[which].file);
@@ -45,7 +47,6 @@ START_TEST(closed_descriptors)
     }
     free(want);
 }
-END_TEST
 
 /* The last line that a command prints. */
 static const char *printed_by(const char *command)
@@ -70,7 +71,7 @@ static int says(const char *name, const char *command)
 }
 
 /* Seen to fail with a commit that does not exist, the kernels called portable, and the core type left out. */
-START_TEST(version)
+TEST(version)
 {
     ck_assert_int_eq(m3ref("--version"), 0);
     ck_assert(has("out", "m3ref 0.1\n") && error_lines() == 0);
@@ -93,17 +94,4 @@ START_TEST(version)
 #endif
     ck_assert_int_eq(m3ref("--help"), 0);
     ck_assert(has("out", "m3ref --version"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("main");
-    TCase *tests = tcase_create("main");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_loop_test(tests, closed_descriptors, 0, COMMANDS * CLOSED);
-    tcase_add_test(tests, version);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

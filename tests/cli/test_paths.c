@@ -84,6 +84,9 @@ static void setup(void)
     list_files(before, sizeof before);
 }
 
+TIMEOUT(60);
+FIXTURE_ONCE(setup, remove_folder);
+
 static void expect_refusal(const char *arguments, const char *first, const char *second)
 {
     static char after[sizeof before];
@@ -107,7 +110,7 @@ static const struct {
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
 
-START_TEST(compare_over_an_input)
+LOOP_TEST(compare_over_an_input, 3 * COMPARED)
 {
     char arguments[600];
     snprintf(arguments, sizeof arguments,
@@ -116,7 +119,6 @@ START_TEST(compare_over_an_input)
              reports[_i / COMPARED], compared[_i % COMPARED].path);
     expect_refusal(arguments, reports[_i / COMPARED], compared[_i % COMPARED].option);
 }
-END_TEST
 
 /* Each output of run, and of envelope, against each input. */
 #define PICTURES "--ids 1,200,201 --image @/photo.png --video @/video "
@@ -140,7 +142,7 @@ static const struct {
     { "run @/model " PICTURES, "@/alias/video/new.png", "--video", 1 },
 };
 
-START_TEST(run_over_an_input)
+LOOP_TEST(run_over_an_input, sizeof inputs / sizeof *inputs)
 {
     char arguments[600];
     snprintf(arguments, sizeof arguments, "%s --dump %s", inputs[_i].arguments, inputs[_i].path);
@@ -151,7 +153,6 @@ START_TEST(run_over_an_input)
     snprintf(arguments, sizeof arguments, "%s --cache-out %s", inputs[_i].arguments, inputs[_i].path);
     expect_refusal(arguments, "--cache-out", inputs[_i].option);
 }
-END_TEST
 
 static const struct {
     const char *arguments, *first, *second;
@@ -180,8 +181,10 @@ static const struct {
     { "synth @/model/config.json @/alias/model", "model: got a folder with files in it", "new or empty" },
 };
 
-START_TEST(other_pairs) { expect_refusal(refused[_i].arguments, refused[_i].first, refused[_i].second); }
-END_TEST
+LOOP_TEST(other_pairs, sizeof refused / sizeof *refused)
+{
+    expect_refusal(refused[_i].arguments, refused[_i].first, refused[_i].second);
+}
 
 /* What the shell appends to. Seen to fail with standard output not among the outputs. */
 #define BLAME "$M3REF blame $F/model $F/d --case $F/case.safetensors --json "
@@ -198,7 +201,7 @@ static const char *const appended[][2] = {
     { "$M3REF estimate $F/config.svg >>$F/config.svg", "MODEL_OR_CONFIG" },
 };
 
-START_TEST(standard_output_onto_an_input)
+LOOP_TEST(standard_output_onto_an_input, sizeof appended / sizeof *appended)
 {
     char after[sizeof before], command[200];
     snprintf(command, sizeof command, "%s 2>$F/err", appended[_i][0]);
@@ -207,10 +210,9 @@ START_TEST(standard_output_onto_an_input)
     list_files(after, sizeof after);
     ck_assert_str_eq(before, after);
 }
-END_TEST
 
 /* A missing input comes first, and nothing is made in its place. */
-START_TEST(missing_input)
+TEST(missing_input)
 {
     char after[sizeof before];
     ck_assert_int_eq(run("compare @/t @/none --html @/none"), 66);
@@ -221,12 +223,14 @@ START_TEST(missing_input)
     list_files(after, sizeof after);
     ck_assert_str_eq(before, after);
 }
-END_TEST
+
+FIXTURE(setup, remove_folder);
+FIXTURE_ONCE(NULL, NULL);
 
 /* What is no clash: a file of one's own in the model's folder, written again; the cache that continues; a file with the
  * name of a profile that is built in; a list of tensors beside them.
  * Seen to fail with every file of the folder refused, --cache-in compared with --cache-out, names taken for paths. */
-START_TEST(allowed)
+TEST(allowed)
 {
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run("run @/model --ids 1 --dump @/model/d.safetensors --companions @/model/c.safetensors"), 0);
@@ -236,25 +240,4 @@ START_TEST(allowed)
                             "$M3REF compare t c --profile fp32 --html fp32 >out &&"
                             "$M3REF inspect model --json >model/tensors.json"),
                      0);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("paths");
-    TCase *shared = tcase_create("refused"), *own = tcase_create("allowed");
-    tcase_add_unchecked_fixture(shared, setup, remove_folder);
-    tcase_add_loop_test(shared, compare_over_an_input, 0, 3 * COMPARED);
-    tcase_add_loop_test(shared, run_over_an_input, 0, sizeof inputs / sizeof *inputs);
-    tcase_add_loop_test(shared, other_pairs, 0, sizeof refused / sizeof *refused);
-    tcase_add_loop_test(shared, standard_output_onto_an_input, 0, sizeof appended / sizeof *appended);
-    tcase_add_test(shared, missing_input);
-    tcase_set_timeout(shared, 60);
-    suite_add_tcase(suite, shared);
-    tcase_add_checked_fixture(own, setup, remove_folder);
-    tcase_add_test(own, allowed);
-    tcase_set_timeout(own, 60);
-    suite_add_tcase(suite, own);
-    return suite;
 }

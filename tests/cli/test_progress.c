@@ -14,6 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static char shown[64000]; /* by a program on a terminal */
 
 /* Runs the program with standard error on a new terminal. */
@@ -51,7 +54,7 @@ static int matches(const char *pattern)
 
 #define REST ", [0-9]+ %(, [0-9.]+ GB read at [0-9.]+ GB/s)?, [0-9]+:[0-5][0-9]:[0-5][0-9] left *"
 
-START_TEST(on_a_terminal)
+TEST(on_a_terminal)
 {
     run_on_terminal("run golden/tiny/model --ids '1,<image>,2' --image golden/pictures/rgb8.png");
     ck_assert(matches("^\rvision layer 1 of 2 \rvision layer 2 of 2" REST "\rlayer 1 of 5 *\rlayer 2 of 5" REST
@@ -61,9 +64,8 @@ START_TEST(on_a_terminal)
     run_on_terminal("run golden/tiny/model --case tests/candidates/packed_case.safetensors --layers 0:1");
     ck_assert(matches("^(\rlayer 1 of 1 \r +\r)+$"));
 }
-END_TEST
 
-START_TEST(other_commands)
+TEST(other_commands)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/tiny/case.safetensors --taps layers.2.out,logits "
                            "--dump %s",
@@ -80,7 +82,6 @@ START_TEST(other_commands)
     ck_assert(matches("\rbackward layer 1 of 5 +\rbackward layer 2 of 5" REST));
     ck_assert(matches("\r +\r$"));
 }
-END_TEST
 
 /* What the watch writes to a file in place of standard error, while `told` is so long ago. */
 static void tell(double ago, const char *what, int64_t done, int64_t all)
@@ -93,7 +94,7 @@ static void tell(double ago, const char *what, int64_t done, int64_t all)
     m3_cli_watch_end(&watch);
 }
 
-START_TEST(in_a_log)
+TEST(in_a_log)
 {
     fflush(stderr);
     const int terminal = dup(STDERR_FILENO), log = open(in_folder("log"), O_CREAT | O_WRONLY, 0666);
@@ -112,28 +113,10 @@ START_TEST(in_a_log)
     ck_assert(matches("^m3ref: layer 3 of 5" REST "\nm3ref: 0.5 of 2.0 GB written\n"
                       "m3ref: 1.0 of 2.0 GB written, 50 %, [0-9.]+ GB/s, [0-9]:[0-5][0-9]:[0-5][0-9] left\n$"));
 }
-END_TEST
 
-START_TEST(in_a_pipe)
+TEST(in_a_pipe)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/tiny/case.safetensors"), 0);
     ck_assert_int_eq(error_lines(), 0);
     ck_assert(!strstr((char *)read_bytes(in_folder("err"), &(size_t){ 0 }), "layer"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("progress");
-    TCase *tests = tcase_create("progress");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, on_a_terminal);
-    tcase_add_test(tests, other_commands);
-    tcase_add_test(tests, in_a_log);
-    tcase_add_test(tests, in_a_pipe);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

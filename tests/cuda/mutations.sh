@@ -5,7 +5,7 @@ set -u
 build=${1:-build}
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-flags='-std=gnu++17 -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -Wno-unknown-pragmas -Itests/cuda/on_cpu -Iref'
+flags='-std=gnu++17 -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -Wno-unknown-pragmas -Itests/cuda/on_cpu -Itests/support -Iref'
 flags="$flags $(grep -owq -m 1 fma /proc/cpuinfo && echo -mfma)"
 caught=0
 survived=0

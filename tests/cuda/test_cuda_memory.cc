@@ -38,7 +38,7 @@ static size_t bytes_free()
 /* Claim: six weights in turn, of which four fit: after the first pass three are found again in each, and the device is
  *        never emptied.
  * Seen to fail with the weight dropped that was used longest ago, and with all dropped at once. */
-START_TEST(weights_in_turn)
+TEST(weights_in_turn)
 {
     struct m3_cuda_state s = {};
     struct m3_ctx ctx = {};
@@ -52,11 +52,10 @@ START_TEST(weights_in_turn)
     }
     m3_cuda_free_all(&s);
 }
-END_TEST
 
 /* Claim: a weight that every other call uses is sent once.
  * Seen to fail with the most used weight dropped. */
-START_TEST(most_used_stays)
+TEST(most_used_stays)
 {
     struct m3_cuda_state s = {};
     struct m3_ctx ctx = {};
@@ -68,27 +67,13 @@ START_TEST(most_used_stays)
     ck_assert_int_eq(sent, 1);
     m3_cuda_free_all(&s);
 }
-END_TEST
 
 /* Claim: scratch is at most what is wanted, and at most 4 GB of that. */
-START_TEST(scratch)
+TEST(scratch)
 {
     struct m3_cuda_state s = {};
     m3_cuda_begin(&s, "test");
     ck_assert_uint_eq(m3_cuda_left(&s, 1000), 1000);
     ck_assert_uint_eq(m3_cuda_left(&s, SIZE_MAX), bytes_free() / 2);
     m3_cuda_free_all(&s);
-}
-END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_memory");
-    TCase *tests = tcase_create("cuda_memory");
-    tcase_add_test(tests, weights_in_turn);
-    tcase_add_test(tests, most_used_stays);
-    tcase_add_test(tests, scratch);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -5,6 +5,8 @@
 #include <check.h>
 #include <vector>
 
+TIMEOUT(120);
+
 enum { LAUNCHES = 16 };     /* of one kernel: every order comes */
 
 /* Device memory, copied there and back. */
@@ -41,7 +43,7 @@ static __global__ void count_threads(unsigned *count)
 }
 
 /* Claim: each thread of each block runs once, in every launch. */
-START_TEST(every_thread_once)
+TEST(every_thread_once)
 {
     static const dim3 grids[] = { dim3(1), dim3(2), dim3(7), dim3(5, 3, 2), dim3(1, 1, 4), dim3(64) };
     for (const dim3 &grid : grids)
@@ -52,7 +54,6 @@ START_TEST(every_thread_once)
         }
     ck_assert_int_eq(m3_launch(NULL, count_threads, dim3(0), 32, 0, (unsigned *)NULL), cudaSuccess);
 }
-END_TEST
 
 static __global__ void take_tickets(unsigned *ticket, unsigned *next)
 {
@@ -61,7 +62,7 @@ static __global__ void take_tickets(unsigned *ticket, unsigned *next)
 
 /* Claim: among a few launches are some with the first and some with the last block and thread first, and more than four
  * orders in all; but block after block. */
-START_TEST(orders_change)
+TEST(orders_change)
 {
     enum { BLOCKS = 5, THREADS = 64 };
     unsigned first_first = 0, last_first = 0, orders = 0;
@@ -84,7 +85,6 @@ START_TEST(orders_change)
     ck_assert_uint_gt(last_first, 0);
     ck_assert_uint_gt(orders, 4);
 }
-END_TEST
 
 static __global__ void turn_round(unsigned *y, int rounds, int wait)
 {
@@ -102,7 +102,7 @@ static __global__ void turn_round(unsigned *y, int rounds, int wait)
 
 /* Goal:  threads go through barriers together; and a barrier that is missing is seen.
  * Claim: with barriers each gets its neighbour's value each round; without, launches differ, and not all are right. */
-START_TEST(barriers)
+TEST(barriers)
 {
     enum { THREADS = 96, ROUNDS = 5 };
     unsigned wrong = 0, different = 0;
@@ -123,7 +123,6 @@ START_TEST(barriers)
     ck_assert_uint_eq(wrong, LAUNCHES);
     ck_assert_uint_gt(different, LAUNCHES / 4);
 }
-END_TEST
 
 static __global__ void leave_one_by_one(unsigned *y)
 {
@@ -135,7 +134,7 @@ static __global__ void leave_one_by_one(unsigned *y)
 }
 
 /* Claim: a barrier waits only for those that have not returned. */
-START_TEST(returned_threads_are_not_waited_for)
+TEST(returned_threads_are_not_waited_for)
 {
     for (int i = 0; i < LAUNCHES; i++) {
         on_device<unsigned> y(std::vector<unsigned>(128, 0));
@@ -144,7 +143,6 @@ START_TEST(returned_threads_are_not_waited_for)
         for (unsigned t = 0; t < 128; t++) ck_assert_uint_eq(got[t], t / M3_WARP);
     }
 }
-END_TEST
 
 static __global__ void dirty_shared(unsigned *bad, int n)
 {
@@ -156,7 +154,7 @@ static __global__ void dirty_shared(unsigned *bad, int n)
 }
 
 /* Claim: every block starts with 0xFF in all of its shared memory. */
-START_TEST(shared_memory_starts_as_nan)
+TEST(shared_memory_starts_as_nan)
 {
     static const int sizes[] = { 1, 127, 4097, 48 << 10, 99 << 10 };
     for (int size : sizes) {
@@ -165,7 +163,6 @@ START_TEST(shared_memory_starts_as_nan)
         ck_assert_uint_eq(bad.back()[0], 0);
     }
 }
-END_TEST
 
 // ---- warps
 
@@ -197,7 +194,7 @@ static void check_shuffles()
 }
 
 /* Given: two warps, all distances, values of 4 and 8 bytes. */
-START_TEST(shuffles)
+TEST(shuffles)
 {
     check_shuffles<int>();
     check_shuffles<unsigned>();
@@ -205,7 +202,6 @@ START_TEST(shuffles)
     check_shuffles<double>();
     check_shuffles<unsigned long long>();
 }
-END_TEST
 
 static __global__ void vote(unsigned *y, unsigned bits)
 {
@@ -214,7 +210,7 @@ static __global__ void vote(unsigned *y, unsigned bits)
     y[threadIdx.x + 32] = (unsigned)__any_sync(0xffffffffu, mine);
 }
 
-START_TEST(votes)
+TEST(votes)
 {
     static const unsigned patterns[] = { 0, 1, 0x80000000u, 0xffffffffu, 0x0f00ff31u };
     for (unsigned bits : patterns) {
@@ -227,7 +223,6 @@ START_TEST(votes)
         }
     }
 }
-END_TEST
 
 static __global__ void reduce(float *y, const float *x)
 {
@@ -235,7 +230,7 @@ static __global__ void reduce(float *y, const float *x)
 }
 
 /* Claim: sums in the stated order, to the bit, the same in all lanes. */
-START_TEST(sums_of_a_warp)
+TEST(sums_of_a_warp)
 {
     std::vector<float> x(64);
     for (int i = 0; i < 64; i++) x[(size_t)i] = ldexpf((float)(i * 37 % 64 - 30), i % 23);
@@ -252,7 +247,6 @@ START_TEST(sums_of_a_warp)
         }
     }
 }
-END_TEST
 
 // ---- matrices
 
@@ -299,7 +293,7 @@ static __global__ void multiply_loaded(float *d, const __nv_bfloat16 *a, const _
 }
 
 /* Given: integers, none of whose sums is rounded; a product that bfloat16 could not hold; NaN in one row. */
-START_TEST(product_of_fragments)
+TEST(product_of_fragments)
 {
     std::vector<__nv_bfloat16> a(256), b(128);
     std::vector<float> c(128), want(128);
@@ -325,7 +319,6 @@ START_TEST(product_of_fragments)
                               (double)got[j], (double)want[j]);
         }
 }
-END_TEST
 
 /* Then each lane spoils its row at once: what a lane gets was read before. */
 static __global__ void deal(uint32_t *y, int transposed)
@@ -341,7 +334,7 @@ static __global__ void deal(uint32_t *y, int transposed)
 }
 
 /* Given: element c of row r of matrix i is 64 i + 8 r + c; rows 48 bytes apart. */
-START_TEST(fragments_of_matrices)
+TEST(fragments_of_matrices)
 {
     for (int transposed = 0; transposed < 2; transposed++)
         for (int launches = 0; launches < LAUNCHES; launches++) {
@@ -357,7 +350,6 @@ START_TEST(fragments_of_matrices)
                 }
         }
 }
-END_TEST
 
 // ---- copies
 
@@ -392,7 +384,7 @@ static __global__ void copy_in_groups(uint4 *y, const uint4 *x)
 
 /* Claim: nothing of a copy is there before its group is waited for; what was there is gone at once. The zeros of a copy
  * that is not valid come without a read. */
-START_TEST(copies_come_when_waited_for)
+TEST(copies_come_when_waited_for)
 {
     std::vector<uint4> x(65);
     for (unsigned i = 0; i < 65; i++) x[i] = make_uint4(10 * i, 10 * i + 1, 10 * i + 2, 10 * i + 3);
@@ -405,12 +397,11 @@ START_TEST(copies_come_when_waited_for)
         ck_assert_mem_eq(&got[12 * t], want, sizeof want);
     }
 }
-END_TEST
 
 // ---- numbers
 
 /* Given: all 2^16 patterns; each midpoint of two neighbours, and the floats beside it. */
-START_TEST(bfloat16_rounds_to_nearest_even)
+TEST(bfloat16_rounds_to_nearest_even)
 {
     for (unsigned h = 0; h < 0x10000; h++) {
         const uint16_t bits = (uint16_t)h;
@@ -432,7 +423,6 @@ START_TEST(bfloat16_rounds_to_nearest_even)
         ck_assert_mem_eq(&sides.y, &above, 2);
     }
 }
-END_TEST
 
 static __global__ void gather(unsigned *y, unsigned long long *least)
 {
@@ -443,7 +433,7 @@ static __global__ void gather(unsigned *y, unsigned long long *least)
 }
 
 /* Claim: 192 threads see 192 different old values, and the smallest of what 27 threads give stays. */
-START_TEST(atomics)
+TEST(atomics)
 {
     for (int launches = 0; launches < LAUNCHES; launches++) {
         on_device<unsigned> y(std::vector<unsigned>(7, 0));
@@ -455,9 +445,8 @@ START_TEST(atomics)
         ck_assert_uint_eq(least.back()[0], (1ull << 40) - 185);
     }
 }
-END_TEST
 
-START_TEST(bits_and_maxima)
+TEST(bits_and_maxima)
 {
     ck_assert_int_eq(__clz(0), 32);
     ck_assert_int_eq(__ffs(0), 0);
@@ -470,29 +459,4 @@ START_TEST(bits_and_maxima)
     ck_assert_uint_eq(__float_as_uint(max_nan(NAN, INFINITY)), 0x7fffffff);
     ck_assert_uint_eq(__float_as_uint(max_nan(1, -NAN)), 0x7fffffff);
     ck_assert(!signbit(max_nan(-0.0f, 0.0f)) && !signbit(max_nan(0.0f, -0.0f)) && signbit(max_nan(-0.0f, -0.0f)));
-}
-END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_on_cpu");
-    TCase *tests = tcase_create("cuda_on_cpu");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, every_thread_once);
-    tcase_add_test(tests, orders_change);
-    tcase_add_test(tests, barriers);
-    tcase_add_test(tests, returned_threads_are_not_waited_for);
-    tcase_add_test(tests, shared_memory_starts_as_nan);
-    tcase_add_test(tests, shuffles);
-    tcase_add_test(tests, votes);
-    tcase_add_test(tests, sums_of_a_warp);
-    tcase_add_test(tests, product_of_fragments);
-    tcase_add_test(tests, fragments_of_matrices);
-    tcase_add_test(tests, copies_come_when_waited_for);
-    tcase_add_test(tests, bfloat16_rounds_to_nearest_even);
-    tcase_add_test(tests, atomics);
-    tcase_add_test(tests, bits_and_maxima);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <vector>
 
+TIMEOUT(120);
+
 static __global__ void nothing() {}
 static __global__ void nothing_either() {}
 
@@ -20,7 +22,7 @@ static cudaError_t run(void (*kernel)(), dim3 grid, dim3 block, size_t shared)
     return cudaLaunchKernelEx(&config, kernel);
 }
 
-START_TEST(limits_of_a_launch)
+TEST(limits_of_a_launch)
 {
     const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     ck_assert_int_eq(run(nothing, 1, 1024, 48 << 10), cudaSuccess);
@@ -38,9 +40,8 @@ START_TEST(limits_of_a_launch)
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
     ck_assert_int_eq(run(nothing, dim3(1, 65535), 32, 0), cudaSuccess);
 }
-END_TEST
 
-START_TEST(memory_of_a_device)
+TEST(memory_of_a_device)
 {
     size_t free_before, free_now, total;
     unsigned char *p, *more, host[64] = { 1, 2, 3 };
@@ -74,12 +75,11 @@ START_TEST(memory_of_a_device)
     ck_assert_int_eq(cudaMemGetInfo(&free_now, &total), cudaSuccess);
     ck_assert_uint_eq(free_now, free_before);
 }
-END_TEST
 
 static __global__ void take_pointers(const float *, int, unsigned *) {}
 
 /* Claim: a kernel may be given pointers into device memory, or just after it, or NULL; others are refused. */
-START_TEST(pointers_of_a_launch)
+TEST(pointers_of_a_launch)
 {
     float *x;
     unsigned here;
@@ -90,7 +90,6 @@ START_TEST(pointers_of_a_launch)
     cudaFree(x);
     ck_assert_int_eq(m3_launch(NULL, take_pointers, 1, 32, 0, x, 1, nullptr), cudaErrorIllegalAddress);
 }
-END_TEST
 
 // ---- misuse
 
@@ -182,26 +181,11 @@ static std::vector<char> said_of(size_t misuse, int launches)
 }
 
 /* Claim: in every order a misuse ends the process, and is named. */
-START_TEST(misuses_are_named)
+LOOP_TEST(misuses_are_named, sizeof misuses / sizeof *misuses)
 {
     for (int launches = 0; launches < 8; launches++) {
         const std::vector<char> said = said_of((size_t)_i, launches);
         ck_assert_msg(strstr(said.data(), misuses[_i].said[0]) || strstr(said.data(), misuses[_i].said[1]),
                       "misuse %d, launch %d: %s", _i, launches, said.data());
     }
-}
-END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cuda_on_cpu_limits");
-    TCase *tests = tcase_create("cuda_on_cpu_limits");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, limits_of_a_launch);
-    tcase_add_test(tests, memory_of_a_device);
-    tcase_add_test(tests, pointers_of_a_launch);
-    tcase_add_loop_test(tests, misuses_are_named, 0, (int)(sizeof misuses / sizeof *misuses));
-    suite_add_tcase(suite, tests);
-    return suite;
 }

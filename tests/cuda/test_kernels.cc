@@ -11,6 +11,8 @@
 #include <string.h>
 #include <vector>
 
+TIMEOUT(120);
+
 enum { G = 4, Q = 64, D = 128, BLOCK = 128, N = 16, H = 6144, F = 3072 };
 
 static const double U = 0x1p-23, U_BF16 = 0x1p-7;    /* of sums that are cut (float), or rounded; a step of bfloat16 */
@@ -134,19 +136,18 @@ static void check_scores(int T, int p0, enum m3_cuda_type type)
     }
 }
 
-START_TEST(scores)
+TEST(scores)
 {
     for (int T : { 1, 2, 3, 81 }) {
         check_scores(T, 1001, M3_CUDA_BF16);
         check_scores(T, 300, M3_CUDA_F32);
     }
 }
-END_TEST
 
 // ---- selection
 
 /* Given: scores with many ties; 1M keys, and so many rows that each has one warp. */
-START_TEST(selection)
+TEST(selection)
 {
     for (int many = 0; many < 2; many++) {
         const int T = many ? 520 : 1, B = many ? 40 : 8192, p0 = B * BLOCK - T;
@@ -174,7 +175,6 @@ START_TEST(selection)
         }
     }
 }
-END_TEST
 
 // ---- attention
 
@@ -263,7 +263,7 @@ static void check_attention(int T, int p0, enum m3_cuda_type type, enum m3_cuda_
 }
 
 /* A slice has each number of tokens and each type, in half of their pairs. */
-START_TEST(attention)
+TEST(attention)
 {
     for (int T : { 1, 3, 20 })
         for (int counts = 0; counts < 2; counts++)
@@ -274,7 +274,6 @@ START_TEST(attention)
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 0);
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 1);
 }
-END_TEST
 
 // ---- stored matrices
 
@@ -368,7 +367,7 @@ static void check_linear(enum kind kind, enum m3_cuda_type type, int T, int inte
     }
 }
 
-START_TEST(matrices)
+TEST(matrices)
 {
     for (int kind = F32; kind < KINDS; kind++)
         for (int T : { 1, 3, 8, 20 })
@@ -377,7 +376,6 @@ START_TEST(matrices)
                 if (kind != F32) check_linear((enum kind)kind, M3_CUDA_BF16, T, integers);
             }
 }
-END_TEST
 
 static double activation(double gate, double up, double *slope)
 {
@@ -462,7 +460,7 @@ static void check_experts(enum kind kind, enum m3_cuda_type type, int T, int K, 
 
 /* Released sizes for the kernel of few tokens; for many the released depth, and fewer columns. A slice has one of the three
  * kinds. */
-START_TEST(mlps)
+LOOP_TEST(mlps, 3)
 {
     static const enum kind kinds[] = { BF16, F8_BLOCK, F8_MX };
     if (!in_slice(_i, 3)) return;
@@ -471,20 +469,4 @@ START_TEST(mlps)
     check_experts(kinds[_i], M3_CUDA_BF16, 40, 2, 3, H, 64);
     check_experts(kinds[_i], M3_CUDA_BF16, 40, 2, 3, 64, F);
     check_experts(kinds[_i], M3_CUDA_F32, 20, 2, 3, H, 64);
-}
-END_TEST
-
-extern "C" Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("kernels");
-    static const char *const names[] = { "scores", "selection", "attention", "matrices", "mlps" };
-    static const TTest *const tests[] = { scores, selection, attention, matrices, mlps };
-    for (int i = 0; i < 5; i++) {           /* CK_RUN_CASE=NAME runs one of them */
-        TCase *test = tcase_create(names[i]);
-        tcase_set_timeout(test, 120);
-        tcase_add_loop_test(test, tests[i], 0, i == 4 ? 3 : 1);
-        suite_add_tcase(suite, test);
-    }
-    return suite;
 }

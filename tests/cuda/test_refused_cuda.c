@@ -27,7 +27,7 @@ static void check_refused(struct m3_ctx *ctx, int status, const char *words, con
 }
 
 /* Claim: weights of F64, F16 and 4 bits, and floats with scales, name themselves; BF16 and E4M3 are computed. */
-START_TEST(stored_types)
+TEST(stored_types)
 {
     static const struct {
         enum m3_dtype dtype;
@@ -55,10 +55,9 @@ START_TEST(stored_types)
         m3_ctx_free_cuda(&ctx);
     }
 }
-END_TEST
 
 /* Claim: experts of two stored types are refused, whichever matrix differs; if nobody chose such an expert they are not. */
-START_TEST(mixed_experts)
+TEST(mixed_experts)
 {
     const struct m3_ops *ops = m3_engine_cuda()->ops;
     const struct m3_activation act = { 1, 1.702f, 7, M3_GATE_CLAMP_UPPER };
@@ -80,16 +79,4 @@ START_TEST(mixed_experts)
             else ck_assert_int_eq(status, M3_OK);
             m3_ctx_free_cuda(&ctx);
         }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("refused_cuda");
-    TCase *tests = tcase_create("refused_cuda");
-    tcase_add_test(tests, stored_types);
-    tcase_add_test(tests, mixed_experts);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

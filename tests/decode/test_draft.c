@@ -3,6 +3,9 @@
 
 #include "decode/draft.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 /* A drafter, the main model's passes that feed it, and the tokens known so far. */
 struct drafting {
     const struct m3_engine *engine;
@@ -114,7 +117,7 @@ static void random_steps(struct drafting *d, uint64_t seed, int64_t until, const
  * Given: tokens after each step that are not the model's own, so that nothing agrees by chance.
  * Seen to fail with: the rows of rejected drafts left in a module's cache; one row too many kept; module 1 fed with
  *        stale rows of module 0; positions t + m; the token before joined; a draft drawn with another use's number. */
-START_TEST(drafts_are_the_parallel_form)
+LOOP_TEST(drafts_are_the_parallel_form, 15)
 {
     const struct m3_sampling sampling = { .temperature = 1, .top_p = 1, .seed = 2 };
     struct m3_generation how = setting(_i % 3);
@@ -131,13 +134,12 @@ START_TEST(drafts_are_the_parallel_form)
     }
     m3_model_close(model);
 }
-END_TEST
 
-START_TEST(drafts_of_many_modules)
+LOOP_TEST(drafts_of_many_modules, 8)
 {
     const struct m3_sampling sampling = { .temperature = 0.7, .top_p = 1, .seed = 4 };
     struct drafting d;
-    open_synthetic(_i);
+    open_synthetic(_i + 1);
     for (int p = 0; p < 3; p++) {
         struct m3_generation how = setting(p);
         struct m3_case c = case_of(prompts[p], prompt_lengths[p]);
@@ -148,11 +150,10 @@ START_TEST(drafts_of_many_modules)
     }
     m3_model_close(model);
 }
-END_TEST
 
 /* A picture in the prompt: with mtp_embed=fused a module joins the picture's rows, with id the placeholder's embedding.
  * Seen to fail with the rows of the picture left out, and with those of the place before. */
-START_TEST(drafts_behind_a_picture)
+LOOP_TEST(drafts_behind_a_picture, 6)
 {
     const struct m3_sampling sampling = { .temperature = 0.5, .top_p = 1, .seed = 3 };
     struct m3_generation how = setting(_i % 3);
@@ -174,10 +175,9 @@ START_TEST(drafts_behind_a_picture)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* The golden's own drafts, step by step. Seen to fail with the token before joined. */
-START_TEST(drafts_of_the_golden)
+LOOP_TEST(drafts_of_the_golden, 3)
 {
     const struct m3_sampling sampling = { .top_p = 1 };
     json_t *golden = read_golden(), *step;
@@ -206,11 +206,10 @@ START_TEST(drafts_of_the_golden)
     m3_model_close(model);
     json_decref(golden);
 }
-END_TEST
 
 /* Goal:  a request that no module can honour is refused, and changes nothing.
  * Seen to fail with each of the checks left out: module, rows, embedded rows, rows of logits, pointers, cache. */
-START_TEST(requests_refused)
+TEST(requests_refused)
 {
     const int32_t ids[] = { 1, 2 };
     const int64_t positions[] = { 0, 1 };
@@ -245,22 +244,4 @@ START_TEST(requests_refused)
     ck_assert_int_eq(m3_cache_length(cache, 0), 0);
     m3_cache_free(cache);
     m3_model_close(model);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("draft");
-    TCase *tests = tcase_create("draft");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, drafts_are_the_parallel_form, 0, 15);
-    tcase_add_loop_test(tests, drafts_of_many_modules, 1, 9);
-    tcase_add_loop_test(tests, drafts_behind_a_picture, 0, 6);
-    tcase_add_loop_test(tests, drafts_of_the_golden, 0, 3);
-    tcase_add_test(tests, requests_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -7,6 +7,9 @@
 #include "io/safetensors.h"
 #include "slice.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 /* ---- against the golden */
 
 /* What a logit may be off: 4 times what public fp32 code is off in this model's main golden, plus 1e-7, of the largest
@@ -46,7 +49,7 @@ static void check_tokens(const struct run *run, const json_t *golden, int64_t co
 
 /* Loop index: engine and body, threads, speculative.
  * Seen to fail with: a draft more, and one less; a cache not cropped; the row of the logits before. */
-START_TEST(agrees_with_golden)
+LOOP_TEST(agrees_with_golden, 12)
 {
     struct run run;
     json_t *golden = read_golden(), *entry;
@@ -82,13 +85,12 @@ START_TEST(agrees_with_golden)
     m3_model_close(model);
     json_decref(golden);
 }
-END_TEST
 
 /* ---- plain generation */
 
 /* Positions that neither start at 0 nor are even: the tokens that follow count on from the last one. Tokens are those
  * of a whole pass over everything so far. Seen to fail with positions that continue from the number of tokens. */
-START_TEST(positions_of_the_case)
+LOOP_TEST(positions_of_the_case, 2)
 {
     const int64_t ids[] = { 9, 61, 80, 68 }, given[] = { 3, 700, 1000, 1040 };
     double logits[97];
@@ -111,12 +113,11 @@ START_TEST(positions_of_the_case)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* A prompt with hidden places, the own one of the last row and the first ones among them: tokens that follow are seen,
  * and are those of a whole pass with the mask; drafts change nothing.
  * Seen to fail with new places hidden, and with the mask forgotten after the prompt. */
-START_TEST(mask_of_the_case)
+LOOP_TEST(mask_of_the_case, 2)
 {
     const int64_t ids[] = { 9, 61, 80, 68, 12, 33 };
     static const unsigned char mask[] = { 0, 0, 1, 0, 1, 0 };
@@ -149,7 +150,6 @@ START_TEST(mask_of_the_case)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- speculative against plain */
 
@@ -172,7 +172,7 @@ static void same_with_drafts(const int64_t *ids, int64_t T, int64_t max_new, str
 /* Goal:  drafts change no token and no bit of what is said of it.
  * Given: every reading of the modules; bodies and engines.
  * Seen to fail with: rejected drafts left in the cache; a rejected draft passed over; the row of the logits before. */
-START_TEST(drafts_change_nothing)
+LOOP_TEST(drafts_change_nothing, 15)
 {
     static const int64_t lengths[] = { 1, 2, 3, 4, 5, 24 };
     open_model(MTP, readings[_i / 3]);
@@ -182,11 +182,10 @@ START_TEST(drafts_change_nothing)
             same_with_drafts(prompts[p], prompt_lengths[p], lengths[i], how);
     m3_model_close(model);
 }
-END_TEST
 
 /* Models of 1 to 8 modules whose drafts are nearly never right, and of one more than are used at a time: a pass of 32
  * rows would give other bits. Seen to fail with M3_MOST_DRAFTS of 33. */
-START_TEST(useless_drafts_change_nothing)
+LOOP_TEST(useless_drafts_change_nothing, 9)
 {
     static const int64_t modules[] = { 1, 2, 3, 4, 5, 6, 7, 8, 34 };
     open_synthetic(modules[_i]);
@@ -197,10 +196,9 @@ START_TEST(useless_drafts_change_nothing)
     same_with_drafts(prompts[1], 2, 40, setting(0));
     m3_model_close(model);
 }
-END_TEST
 
 /* A model without modules has no drafts to give, and says so. */
-START_TEST(no_modules)
+TEST(no_modules)
 {
     const int64_t ids[] = { 1, 2, 3 };
     struct run run = { .count = 0 };
@@ -216,7 +214,6 @@ START_TEST(no_modules)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- stop ids */
 
@@ -224,7 +221,7 @@ END_TEST
  * whether it comes from the prefill, in place of a rejected draft, as the first or the second kept draft, or after
  * them. Seen to fail with a stop id that is not counted as a kept draft, and with one that ends nothing until the step
  * is over. */
-START_TEST(stop_ids)
+TEST(stop_ids)
 {
     static const struct {
         int32_t stop[2];
@@ -255,7 +252,6 @@ START_TEST(stop_ids)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- drawn tokens */
 
@@ -326,7 +322,7 @@ static int cell_of(const struct tree *tree, const struct run *run)
  *        deviations; plain sampling, too.
  * Seen to fail with: every draft kept; a replacement drawn from p and not from max(p - q, 0) (chi-square 2,400, where
  *        203 are allowed); the draft of module 1 tested against module 0's distribution (1,490). */
-START_TEST(drawn_tokens_follow_the_model)
+LOOP_TEST(drawn_tokens_follow_the_model, 2)
 {
     enum { RUNS = 4000, K = 4 };
     static struct tree tree;
@@ -364,11 +360,10 @@ START_TEST(drawn_tokens_follow_the_model)
     m3_case_free(&c);
     m3_model_close(model);
 }
-END_TEST
 
 /* A seed says everything: the same tokens again, with other threads, and, where drafts do not depend on it, with fewer
  * tokens wanted; another, others. Seen to fail with a time for the seed. */
-START_TEST(seeds)
+LOOP_TEST(seeds, 2)
 {
     struct run first, again, other, shorter;
     struct m3_generation how = greedy(24, _i);
@@ -392,26 +387,4 @@ START_TEST(seeds)
     }
     m3_case_free(&c);
     m3_model_close(model);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("generate");
-    TCase *tests = tcase_create("generate");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, agrees_with_golden, 0, 12);
-    tcase_add_loop_test(tests, positions_of_the_case, 0, 2);
-    tcase_add_loop_test(tests, mask_of_the_case, 0, 2);
-    tcase_add_loop_test(tests, drafts_change_nothing, 0, 15);
-    tcase_add_loop_test(tests, useless_drafts_change_nothing, 0, 9);
-    tcase_add_test(tests, no_modules);
-    tcase_add_test(tests, stop_ids);
-    tcase_add_loop_test(tests, drawn_tokens_follow_the_model, 0, 2);
-    tcase_add_loop_test(tests, seeds, 0, 2);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -10,13 +10,15 @@
 #include "decode/sampling.h"
 #include "guard.h"
 
+TIMEOUT(60);
+
 enum { MOST = 64 };
 
 /* ---- random numbers */
 
 /* Values by another program from the formula of the specification, in whole numbers.
  * Seen to fail with: the use left out of the key, 2i and 2i + 1 exchanged, i and i + 1, the seed left out. */
-START_TEST(uniform_values)
+TEST(uniform_values)
 {
     static const struct {
         uint64_t seed;
@@ -39,7 +41,6 @@ START_TEST(uniform_values)
     for (int i = 2 * N - 1; i >= 0; i--)        /* twice, from the last: no call leaves anything to the next */
         ck_assert_double_eq(m3_uniform(values[i % N].seed, values[i % N].use, values[i % N].place), values[i % N].u);
 }
-END_TEST
 
 /* Chi-square of counts against probabilities; a count where the probability is 0 makes it infinite. */
 static double chi_square(const int64_t *counts, const double *p, int64_t n, int64_t draws)
@@ -55,7 +56,7 @@ static double chi_square(const int64_t *counts, const double *p, int64_t n, int6
 
 /* In [0,1), even over 16 cells, and over the 4 x 4 cells of two uses at one place and of two places of one use.
  * 15 degrees of freedom are below 60 except for one in a million. Seen to fail with one key for all uses. */
-START_TEST(uniform_is_even)
+TEST(uniform_is_even)
 {
     enum { DRAWS = 200000 };
     int64_t cells[3][16] = { 0 };
@@ -74,12 +75,11 @@ START_TEST(uniform_is_even)
         ck_assert_msg(chi < 60, "table %d: chi-square %g", i, chi);
     }
 }
-END_TEST
 
 /* ---- the distribution */
 
 /* The lowest id on a tie. Seen to fail with >= in the search. */
-START_TEST(argmax_ties)
+TEST(argmax_ties)
 {
     const double one[] = { -3 }, tied[] = { 1, 4, -2, 4, 4 }, same[] = { 0, 0, 0 }, rising[] = { 1, 2, 3 };
     const double low[] = { -INFINITY, -INFINITY, -7, -7 };
@@ -89,7 +89,6 @@ START_TEST(argmax_ties)
     ck_assert_int_eq(m3_argmax(rising, 3), 2);
     ck_assert_int_eq(m3_argmax(low, 4), 2);
 }
-END_TEST
 
 /* The likeliest id that is not yet taken, the lowest on a tie; -1 if all are. */
 static int64_t likeliest(const long double *p, const int *taken, int64_t V)
@@ -162,7 +161,7 @@ static void check_distribution(const double *logits, int64_t V, const struct m3_
  * Seen to fail with: top_p before top_k, the last of the fewest left out, ties to the higher id, the temperature
  * multiplied, sums other than 1, top_k of V - 1 taken for V, and top_p = 1 that drops what rounding loses in the
  * sum. */
-START_TEST(distribution_against_twin)
+TEST(distribution_against_twin)
 {
     static const int64_t sizes[] = { 1, 2, 3, 7, 16, 61 };
     static const double temperatures[] = { 0, 1e-3, 0.3, 1, 1.5, 40 }, top_ps[] = { 1, 0.95, 0.7, 0.31, 1e-9 };
@@ -181,11 +180,10 @@ START_TEST(distribution_against_twin)
                     }
         }
 }
-END_TEST
 
 /* Probabilities that are exact in binary, sums that meet top_p exactly, or miss it by the least.
  * Seen to fail with <= for <. */
-START_TEST(distribution_exact)
+TEST(distribution_exact)
 {
     const double even[8] = { 2, 2, 2, 2, 2, 2, 2, 2 };
     const double steps[6] = { -INFINITY, 5, 5, 7, 5, -INFINITY };
@@ -220,11 +218,10 @@ START_TEST(distribution_exact)
     distribution(p, steps, 6, &two);
     ck_assert(p[0] == 0 && p[5] == 0 && p[1] > 0 && p[1] == p[2] && p[1] == p[4]);
 }
-END_TEST
 
 /* A temperature that no quotient survives leaves the likeliest, shared where they tie; logits of any size do.
  * Seen to fail with exp(logit / temperature), the largest not taken off. */
-START_TEST(distribution_extremes)
+TEST(distribution_extremes)
 {
     const double logits[5] = { 1, 3, 2.999999, 3, -INFINITY }, large[3] = { 1e300, -1e300, 1e300 };
     static const double temperatures[] = { 1e-9, 1e-300, DBL_TRUE_MIN };
@@ -240,12 +237,11 @@ START_TEST(distribution_extremes)
     distribution(p, logits, 4, &hot);
     for (int i = 0; i < 4; i++) ck_assert(within(p[i], 0.25, 1e-6));
 }
-END_TEST
 
 /* ---- the draw */
 
 /* Seen to fail with >= for >, and with the last id in place of the last possible one. */
-START_TEST(pick)
+TEST(pick)
 {
     static const double gaps[] = { 0, 0.25, 0, 0.5, 0.25, 0 }, least = 0x1p-53;
     static const struct {
@@ -266,10 +262,9 @@ START_TEST(pick)
     ck_assert_int_eq(m3_pick(one, 1, 0), 0);
     ck_assert_int_eq(m3_pick(one, 1, 1 - least), 0);
 }
-END_TEST
 
 /* Seen to fail with log2, with the largest logit left out of the sum, and with the id itself as its best other. */
-START_TEST(logprob_and_margin)
+TEST(logprob_and_margin)
 {
     uint64_t state = 3;
     double logits[MOST];
@@ -292,7 +287,6 @@ START_TEST(logprob_and_margin)
     ck_assert_double_eq(m3_logprob(tied, 3, 1), -INFINITY);
     ck_assert(within(m3_logprob(tied, 3, 2), -0.6931471805599453, 4e-16));
 }
-END_TEST
 
 /* ---- the test of a draft */
 
@@ -337,7 +331,7 @@ static void twin_rule(long double *chance, long double *rest, const double *p, c
 /* What m3_accept does at every place with every possible draft is what the rule says of that place's two random
  * numbers; and by the rule, summed over all drafts, every id comes out with probability p.
  * Seen to fail with: min(1, q/p), the replacement from p, accept and instead from one random number. */
-START_TEST(accept_follows_the_rule)
+TEST(accept_follows_the_rule)
 {
     uint64_t state = 17;
     for (int pair = 0; pair < 60; pair++) {
@@ -363,7 +357,6 @@ START_TEST(accept_follows_the_rule)
         }
     }
 }
-END_TEST
 
 /* How far, in chi-square, a mistaken rule's exact distribution would be from p on average. */
 static double mistaken(const long double *chance, const double *rest, const double *p, const double *q, int64_t V,
@@ -381,7 +374,7 @@ static double mistaken(const long double *chance, const double *rest, const doub
 
 /* Draft from q, test, count: p comes out. With at most 6 degrees of freedom, 60 is passed by chance once in 10^10.
  * The mistakes that are common would stand at 240 and more, which is claimed too. Seen to fail with each of them. */
-START_TEST(accepted_tokens_are_distributed_as_p)
+LOOP_TEST(accepted_tokens_are_distributed_as_p, 9)
 {
     enum { DRAWS = 150000 };
     static const long double always[7] = { 1, 1, 1, 1, 1, 1, 1 };
@@ -409,11 +402,10 @@ START_TEST(accepted_tokens_are_distributed_as_p)
     ck_assert_double_gt(mistaken(chance, p, p, q, V, DRAWS), 240);      /* replaced by a token from p */
     ck_assert_double_gt(mistaken(reversed, as_q, p, q, V, DRAWS), 240); /* kept with min(1, q/p) */
 }
-END_TEST
 
 /* p = q: kept. No id in common: never kept, and replaced from p. All on one id each: kept if they agree, else the
  * target's. A draft that p does not allow: never kept. Seen to fail with every draft kept, and with min(1, q/p). */
-START_TEST(accept_extremes)
+TEST(accept_extremes)
 {
     const double p[5] = { 0.25, 0.125, 0, 0.5, 0.125 }, q[5] = { 0, 0, 1, 0, 0 };
     const double two[5] = { 0, 0, 0.5, 0, 0.5 }, other[5] = { 0.5, 0, 0, 0.5, 0 };
@@ -434,39 +426,14 @@ START_TEST(accept_extremes)
     const double nearly[2] = { 0.5, 0 }, half[2] = { 0.5, 0.5 };
     for (int64_t place = 0; place < 50; place++) ck_assert_int_eq(accept(&kept, 1, nearly, half, 2, 1, place), 0);
 }
-END_TEST
 
 /* Goal:  logits without a distribution are told: NaN anywhere, a greatest one that is infinite, none but -inf.
  * Seen to fail with: NaN passed over; +inf allowed; -inf refused beside numbers. */
-START_TEST(good_logits)
+TEST(good_logits)
 {
     const double good[] = { -INFINITY, 1, -3 }, nan_last[] = { 1, 2, NAN }, nan_first[] = { NAN, 2, 1 };
     const double infinite[] = { 1, INFINITY, 2 }, none[] = { -INFINITY, -INFINITY, -INFINITY };
     ck_assert(m3_logits_good(good, 3) && m3_logits_good(good + 1, 1));
     ck_assert(!m3_logits_good(nan_last, 3) && !m3_logits_good(nan_first, 3));
     ck_assert(!m3_logits_good(infinite, 3) && !m3_logits_good(none, 3));
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("sampling");
-    TCase *tests = tcase_create("sampling");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, uniform_values);
-    tcase_add_test(tests, uniform_is_even);
-    tcase_add_test(tests, argmax_ties);
-    tcase_add_test(tests, good_logits);
-    tcase_add_test(tests, distribution_against_twin);
-    tcase_add_test(tests, distribution_exact);
-    tcase_add_test(tests, distribution_extremes);
-    tcase_add_test(tests, pick);
-    tcase_add_test(tests, logprob_and_margin);
-    tcase_add_test(tests, accept_follows_the_rule);
-    tcase_add_loop_test(tests, accepted_tokens_are_distributed_as_p, 0, 9);
-    tcase_add_test(tests, accept_extremes);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,7 +9,9 @@
  * embedding active twice. */
 #include "estimates.h"
 
-START_TEST(parameters)
+TIMEOUT(60);
+
+TEST(parameters)
 {
     static const struct literal literals[] = {
         { "tensors", 23416 },
@@ -50,10 +52,9 @@ START_TEST(parameters)
     ck_assert_int_eq(whole(&config, &r, "weight_bytes"), 213520070080);
     m3_config_free(&config);
 }
-END_TEST
 
 /* lm_head is the embedding: one matrix less, and the whole of it counts once. */
-START_TEST(tied_embeddings)
+TEST(tied_embeddings)
 {
     static const struct literal literals[] = {
         { "tensors", 23415 },
@@ -72,10 +73,9 @@ START_TEST(tied_embeddings)
     CHECK(&e, literals);
     m3_config_free(&config);
 }
-END_TEST
 
 /* 22,422 quantised matrices with one scale tensor each, 13,239,705,600 bytes of scales. */
-START_TEST(parameters_of_the_mxfp8_release)
+TEST(parameters_of_the_mxfp8_release)
 {
     static const struct literal literals[] = {
         { "tensors", 45838 },
@@ -91,10 +91,9 @@ START_TEST(parameters_of_the_mxfp8_release)
     CHECK(&e, literals);
     m3_config_free(&config);
 }
-END_TEST
 
 /* One module: eh_proj, three norms, a sparse layer. */
-START_TEST(multi_token_prediction)
+TEST(multi_token_prediction)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -110,10 +109,9 @@ START_TEST(multi_token_prediction)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 /* The one that document 001 describes: one matrix [H,H], one norm, a layer. */
-START_TEST(additive_modules)
+TEST(additive_modules)
 {
     struct m3_config config;
     struct m3_census census;
@@ -132,7 +130,6 @@ START_TEST(additive_modules)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t T, full, index, main, total, all_full;
@@ -148,7 +145,7 @@ static const struct {
     { 1048576, 103079215104, 61203283968, 3825205248, 217572704256, 2110601035776 },
 };
 
-START_TEST(flops_by_context)
+LOOP_TEST(flops_by_context, sizeof by_context / sizeof by_context[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -181,9 +178,8 @@ START_TEST(flops_by_context)
                      2 * (m3_whole(&e, "params_active_text") - not_multiplied));
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(keys_of_a_sparse_layer)
+TEST(keys_of_a_sparse_layer)
 {
     static const int64_t keys[][2] = {
         { 1, 1 },       { 127, 127 },   { 129, 129 },   { 2047, 2047 },  { 2048, 2048 }, { 2049, 1921 },
@@ -197,9 +193,8 @@ START_TEST(keys_of_a_sparse_layer)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(flops_of_a_prefill)
+LOOP_TEST(flops_of_a_prefill, 3)
 {
     static const struct {
         int64_t T, values[9], keys;
@@ -232,10 +227,9 @@ START_TEST(flops_of_a_prefill)
     ck_assert_int_eq(m3_whole(&e, "keys_main_prefill"), columns[_i].keys);
     m3_config_free(&config);
 }
-END_TEST
 
 /* Logits of every place, and kernels that mask instead of skipping. What else a prefill costs stays. */
-START_TEST(prefill_options)
+TEST(prefill_options)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -256,9 +250,8 @@ START_TEST(prefill_options)
     ck_assert_int_eq(m3_whole(&e, "flops_decode.full_attention"), 402653184);
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(work_that_is_no_product)
+TEST(work_that_is_no_product)
 {
     static const struct literal literals[] = {
         { "other_work.block_max_comparisons", 239075328 },
@@ -277,10 +270,9 @@ START_TEST(work_that_is_no_product)
     ck_assert_int_eq(m3_whole(&e, "other_work.block_max_comparisons_per_layer"), 4 * 129);
     m3_config_free(&config);
 }
-END_TEST
 
 /* n(t) by looking at each key: it counts if its block is the own one or one of N - 1 others. S(T) is the sum. */
-START_TEST(keys_by_counting)
+LOOP_TEST(keys_by_counting, 4)
 {
     static const struct {
         const char *path;
@@ -306,9 +298,8 @@ START_TEST(keys_by_counting)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(ratios_as_fractions)
+TEST(ratios_as_fractions)
 {
     static const struct {
         const char *key;
@@ -352,7 +343,6 @@ START_TEST(ratios_as_fractions)
                    "ratio of a prefill of 4,096");
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t T, batch;
@@ -375,7 +365,7 @@ static const struct {
     { 1048576, 8, "bf16", 1030792151040, 122406567936, 1153198718976 },
 };
 
-START_TEST(caches_by_dtype)
+LOOP_TEST(caches_by_dtype, sizeof caches / sizeof caches[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -396,10 +386,9 @@ START_TEST(caches_by_dtype)
                      INT64_C(127125) * (1 << 30) / 1000);       /* 127.125 GiB */
     m3_config_free(&config);
 }
-END_TEST
 
 /* Without sparse layers there are no figures for them, and index keys have no bytes. */
-START_TEST(no_sparse_layers)
+TEST(no_sparse_layers)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -416,10 +405,9 @@ START_TEST(no_sparse_layers)
     json_decref(summary);
     m3_config_free(&config);
 }
-END_TEST
 
 /* M2.7: full attention and experts everywhere, norms over whole vectors, no shared expert, no pictures. */
-START_TEST(forerunner)
+TEST(forerunner)
 {
     static const struct {
         int64_t T, attention, total, cache;
@@ -459,9 +447,8 @@ START_TEST(forerunner)
     }
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(figures_beyond_63_bits)
+TEST(figures_beyond_63_bits)
 {
     struct m3_config config;
     struct m3_estimate e;
@@ -472,32 +459,4 @@ START_TEST(figures_beyond_63_bits)
     ck_assert_int_eq(error.count, 1);
     m3_error_free(&error);
     m3_config_free(&config);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate");
-    TCase *tests = tcase_create("estimate");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, parameters);
-    tcase_add_test(tests, tied_embeddings);
-    tcase_add_test(tests, parameters_of_the_mxfp8_release);
-    tcase_add_test(tests, multi_token_prediction);
-    tcase_add_loop_test(tests, flops_by_context, 0, sizeof by_context / sizeof by_context[0]);
-    tcase_add_test(tests, keys_of_a_sparse_layer);
-    tcase_add_loop_test(tests, flops_of_a_prefill, 0, 3);
-    tcase_add_test(tests, additive_modules);
-    tcase_add_test(tests, prefill_options);
-    tcase_add_test(tests, work_that_is_no_product);
-    tcase_add_loop_test(tests, keys_by_counting, 0, 4);
-    tcase_add_test(tests, ratios_as_fractions);
-    tcase_add_loop_test(tests, caches_by_dtype, 0, sizeof caches / sizeof caches[0]);
-    tcase_add_test(tests, no_sparse_layers);
-    tcase_add_test(tests, forerunner);
-    tcase_add_test(tests, figures_beyond_63_bits);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -15,7 +15,7 @@ static const struct m3_census *stored(struct m3_census *census, const struct m3_
     return census;
 }
 
-START_TEST(memory_and_cards)
+TEST(memory_and_cards)
 {
     static const struct {
         const char *gpu;
@@ -54,7 +54,6 @@ START_TEST(memory_and_cards)
     check_decimals(quantity(&config, &r, "memory_bytes") / 1e9, 874.2, 1, "131,072 places");
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     const char *config, *weights, *kv;
@@ -67,7 +66,7 @@ static const struct {
     { M3, "int4", "bf16", 0, { 6, 6, 6 } }, { M3, "int4", "fp8", 0, { 11, 12, 12 } },
 };
 
-START_TEST(largest_batch)
+LOOP_TEST(largest_batch, sizeof largest / sizeof largest[0])
 {
     static const int64_t cards[] = { 141000000000, 150754820096, 151397597184 };
     struct m3_config config;
@@ -87,9 +86,8 @@ START_TEST(largest_batch)
     ck_assert_int_eq(whole(&config, &r, "max_batch"), 0);
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(table_of_cards)
+TEST(table_of_cards)
 {
     static const struct {
         const char *name;
@@ -126,7 +124,6 @@ START_TEST(table_of_cards)
     ck_assert_int_eq(m3_gpu_named("l40s")->bf16_flops, 362050000000000);
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     const char *weights, *kv;
@@ -138,7 +135,7 @@ static const struct {
     { "int4", "fp8", 23357813952, 9.3148, 4.866, 0.608 },
 };
 
-START_TEST(roofline_by_dtype)
+LOOP_TEST(roofline_by_dtype, sizeof rooflines / sizeof rooflines[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -166,7 +163,6 @@ START_TEST(roofline_by_dtype)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t batch;
@@ -178,7 +174,7 @@ static const struct {
     { 64, 111.221, 741.58, 1406.87, 6.481, 55.95, 1144 }, { 128, 125.801, 835.69, 2813.74, 7.631, 95.04, 1347 },
 };
 
-START_TEST(roofline_by_batch)
+LOOP_TEST(roofline_by_batch, sizeof batches / sizeof batches[0])
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -197,10 +193,9 @@ START_TEST(roofline_by_batch)
                    "tokens per second");
     m3_config_free(&config);
 }
-END_TEST
 
 /* A long batch of a short context is bound by FLOPs: D(B) -> E, and weights are read once for all. */
-START_TEST(compute_bound)
+TEST(compute_bound)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -212,9 +207,8 @@ START_TEST(compute_bound)
     check_decimals(m3_quantity(&e, "experts_read_per_layer"), 128, 9, "experts");
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(experts_over_cards)
+TEST(experts_over_cards)
 {
     static const struct {
         int64_t gpus;
@@ -242,10 +236,9 @@ START_TEST(experts_over_cards)
     ck_assert(!estimate(&config, &r).has_spread);
     m3_config_free(&config);
 }
-END_TEST
 
 /* Weights of one token as the releases store them. */
-START_TEST(stored_reads)
+TEST(stored_reads)
 {
     static const struct {
         const char *path;
@@ -276,7 +269,6 @@ START_TEST(stored_reads)
         m3_config_free(&config);
     }
 }
-END_TEST
 
 static int fits(const struct m3_config *config, const struct m3_estimate_request *request)
 {
@@ -285,7 +277,7 @@ static int fits(const struct m3_config *config, const struct m3_estimate_request
 }
 
 /* Eight cards with 16 experts each. */
-START_TEST(experts_shared_out)
+TEST(experts_shared_out)
 {
     struct m3_config config;
     struct m3_census census;
@@ -340,7 +332,6 @@ START_TEST(experts_shared_out)
     json_decref(summary);
     m3_config_free(&config);
 }
-END_TEST
 
 /* Small probabilities keep their digits. Literals: integers of any length for the coefficients of 14.6, each divided by
  * choose(E, K) as a Fraction of Python, printed to 17 digits. A j of 0 ends a row. */
@@ -368,7 +359,7 @@ static const struct {
 
 static int near(double got, double expected) { return fabs(got - expected) <= 1e-12 * expected; }
 
-START_TEST(tails_of_the_spread)
+LOOP_TEST(tails_of_the_spread, sizeof tails / sizeof tails[0])
 {
     struct m3_config config;
     struct m3_census census;
@@ -392,10 +383,9 @@ START_TEST(tails_of_the_spread)
     ck_assert(near(m3_quantity(&e, "expert_spread.expected_cards_hit"), tails[_i].hit));
     m3_config_free(&config);
 }
-END_TEST
 
 /* Every choice of 5 experts out of 12, laid over 1, 2, 3, 4, 6, 12 cards. */
-START_TEST(experts_over_cards_by_counting)
+TEST(experts_over_cards_by_counting)
 {
     enum { E = 12, CHOSEN = 5 };
     struct m3_config config;
@@ -436,26 +426,4 @@ START_TEST(experts_over_cards_by_counting)
         config.K = CHOSEN;
     }
     m3_config_free(&config);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_cards");
-    TCase *tests = tcase_create("estimate_cards");
-    tcase_add_test(tests, memory_and_cards);
-    tcase_add_loop_test(tests, largest_batch, 0, sizeof largest / sizeof largest[0]);
-    tcase_add_test(tests, table_of_cards);
-    tcase_add_loop_test(tests, roofline_by_dtype, 0, sizeof rooflines / sizeof rooflines[0]);
-    tcase_add_loop_test(tests, roofline_by_batch, 0, sizeof batches / sizeof batches[0]);
-    tcase_add_test(tests, compute_bound);
-    tcase_add_test(tests, experts_over_cards);
-    tcase_add_test(tests, stored_reads);
-    tcase_add_test(tests, experts_shared_out);
-    tcase_add_loop_test(tests, tails_of_the_spread, 0, sizeof tails / sizeof tails[0]);
-    tcase_add_test(tests, experts_over_cards_by_counting);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

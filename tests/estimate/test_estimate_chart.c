@@ -10,6 +10,8 @@
 
 #include <math.h>
 
+FIXTURE(make_folder, remove_folder);
+
 #define M3 "golden/configs/minimax-m3.json"
 
 static char *picture(void)
@@ -107,7 +109,7 @@ static void check_stack(const char *text)
     ck_assert(fabs(number_after(at, "L400.00 ") - (axis.base + axis.slope * (49.016733696 + 128.84901888))) < 0.03);
 }
 
-START_TEST(released_model)
+TEST(released_model)
 {
     ck_assert_int_eq(
         m3ref("estimate " M3 " --context 1M,4K,128K --gpu h200 --gpus 8 --chart %s --json", in_folder("a.svg")), 0);
@@ -129,7 +131,6 @@ START_TEST(released_model)
     ck_assert(fabs(strtod(at, NULL) - 4 - (axis.base + axis.slope * 38.4 * number_after(at, ">"))) < 0.03);
     free(text);
 }
-END_TEST
 
 static const struct {
     const char *arguments;
@@ -146,7 +147,7 @@ static const struct {
     { M3 " --context 1 --batch 1M --gpu h200 --explain keys_main", 3, 2, 3 }, /* FLOPs bind: their line */
 };
 
-START_TEST(other_models)
+LOOP_TEST(other_models, sizeof others / sizeof others[0])
 {
     ck_assert_int_eq(m3ref("estimate %s --chart %s", others[_i].arguments, in_folder("a.svg")), 0);
     char *text = picture();
@@ -157,10 +158,9 @@ START_TEST(other_models)
     ck_assert(!strstr(text, "nan") && !strstr(text, "inf") && !strstr(text, "=\"-"));
     free(text);
 }
-END_TEST
 
 /* What XML cannot hold as it is. */
-START_TEST(odd_title)
+TEST(odd_title)
 {
     copy(M3, in_folder("a<b>&\x01\xff\".json"));
     char name[600] = "";
@@ -172,7 +172,6 @@ START_TEST(odd_title)
     ck_assert(strstr(text, "a&lt;b&gt;&amp;??&quot;.json</title>"));
     free(text);
 }
-END_TEST
 
 static const struct {
     const char *model, *name;
@@ -193,7 +192,7 @@ static const struct {
 };
 
 /* An older picture stays, nothing else is left, and nothing is printed. */
-START_TEST(failures)
+LOOP_TEST(failures, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(mkdir(in_folder("folder.svg"), 0700), 0);
     write_text(in_folder("a.svg"), "old");
@@ -211,10 +210,9 @@ START_TEST(failures)
     check_xml(text = picture());
     free(text);
 }
-END_TEST
 
 /* A report that nobody can read: the older picture stays too. */
-START_TEST(output_fails)
+TEST(output_fails)
 {
     char command[1000];
     const char *build = getenv("BUILD");
@@ -229,21 +227,4 @@ START_TEST(output_fails)
     char *text = picture();
     ck_assert_str_eq(text, "old");
     free(text);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_chart");
-    TCase *tests = tcase_create("estimate_chart");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, released_model);
-    tcase_add_loop_test(tests, other_models, 0, sizeof others / sizeof others[0]);
-    tcase_add_test(tests, odd_title);
-    tcase_add_loop_test(tests, failures, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_test(tests, output_fails);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -58,7 +58,7 @@ static void check_text(const json_t *row, const struct m3_estimate *e, const cha
     check(row, "total", member(e, group, "total") - member(e, group, "msa_main") + masked + angles);
 }
 
-START_TEST(decoding)
+TEST(decoding)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -76,9 +76,8 @@ START_TEST(decoding)
     }
     json_decref(counts);
 }
-END_TEST
 
-START_TEST(prefills)
+TEST(prefills)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -97,9 +96,8 @@ START_TEST(prefills)
     }
     json_decref(counts);
 }
-END_TEST
 
-START_TEST(pictures)
+TEST(pictures)
 {
     json_t *counts = load(), *row;
     size_t i;
@@ -126,18 +124,4 @@ START_TEST(pictures)
         m3_config_free(&config);
     }
     json_decref(counts);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_flops");
-    TCase *tests = tcase_create("estimate_flops");
-    tcase_add_test(tests, decoding);
-    tcase_add_test(tests, prefills);
-    tcase_add_test(tests, pictures);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -10,6 +10,8 @@
 #include "estimates.h"
 #include "estimate/foreign.h"
 
+FIXTURE(make_folder, remove_folder);
+
 #define FOLDER "golden/configs/"
 
 static struct m3_foreign read_foreign(const char *path)
@@ -35,7 +37,7 @@ static struct m3_estimate_request ask(const struct m3_foreign *model, int64_t co
 }
 
 /* Everything of Llama 3 70B follows from its config. */
-START_TEST(llama)
+TEST(llama)
 {
     /* clang-format off */
     static const struct literal literals[] = {
@@ -61,10 +63,9 @@ START_TEST(llama)
     ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.total") / 80, 536870912);
     m3_foreign_free(&model);
 }
-END_TEST
 
 /* 70e9 parameters, as the model is usually reckoned. */
-START_TEST(llama_rounded)
+TEST(llama_rounded)
 {
     struct m3_foreign model = read_foreign(FOLDER "llama-3-70b-rounded.json");
     struct m3_estimate_request r = ask(&model, 128 * K, "bf16");
@@ -96,9 +97,8 @@ START_TEST(llama_rounded)
     ck_assert(quantity(&model.config, &r, "decode_read_bytes.weights") == 140e9);
     m3_foreign_free(&model);
 }
-END_TEST
 
-START_TEST(nemotron)
+TEST(nemotron)
 {
     struct m3_foreign model = read_foreign(FOLDER "nemotron-3-ultra.json");
     struct m3_estimate_request r = ask(&model, M, "bf16");
@@ -130,10 +130,9 @@ START_TEST(nemotron)
     ck_assert_int_eq(m3_whole(&e, "flops_decode_step"), 2 * INT64_C(522316860416));
     m3_foreign_free(&model);
 }
-END_TEST
 
 /* Latent attention: the cache is known, its arithmetic is not. */
-START_TEST(kimi)
+TEST(kimi)
 {
     struct m3_foreign model = read_foreign(FOLDER "kimi-k2.5.json");
     struct m3_estimate_request r = ask(&model, 256 * K, "bf16");
@@ -155,9 +154,8 @@ START_TEST(kimi)
     ck_assert_int_eq(whole(&model.config, &r, "kv_bytes_per_sequence.total"), 73685532672);
     m3_foreign_free(&model);
 }
-END_TEST
 
-START_TEST(parameters_alone)
+LOOP_TEST(parameters_alone, 3)
 {
     static const struct {
         const char *path;
@@ -187,7 +185,6 @@ START_TEST(parameters_alone)
     json_decref(summary);
     m3_foreign_free(&model);
 }
-END_TEST
 
 #define FEW "{\"model_type\": \"m3ref_comparison\", \"name\": \"a\", \"source\": \"b\", "
 #define SMALL                                                                                                          \
@@ -234,7 +231,7 @@ static const struct {
     { "[1]", "expected an object" },
 };
 
-START_TEST(wrong_files)
+LOOP_TEST(wrong_files, sizeof wrong / sizeof wrong[0])
 {
     write_text(in_folder("config.json"), wrong[_i].text);
     ck_assert_int_eq(m3ref("estimate %s", in_folder("config.json")), 65);
@@ -243,10 +240,9 @@ START_TEST(wrong_files)
     free(read_bytes(in_folder("out"), &count));
     ck_assert_uint_eq(count, 0);
 }
-END_TEST
 
 /* 3 layers of width 6, 2 heads of 3: 2 x 42 + 3 (4 x 36 + 3 x 30 + 12) + 6. */
-START_TEST(small_llama)
+TEST(small_llama)
 {
     static const char *const texts[] = { SMALL "}", SMALL ", \"tie_word_embeddings\": true, \"odd\": 1}" };
     for (int tied = 0; tied < 2; tied++) {
@@ -258,10 +254,9 @@ START_TEST(small_llama)
     }
     ck_assert(has("err", "odd: unknown field, ignored"));
 }
-END_TEST
 
 /* 3 layers of 6 channels have 36 T (T + 1) FLOPs in a prefill: the limit of the file is too much for 63 bits. */
-START_TEST(limit_of_the_file)
+TEST(limit_of_the_file)
 {
     static const struct {
         const char *limit, *context;
@@ -286,10 +281,9 @@ START_TEST(limit_of_the_file)
     }
     ck_assert_int_eq(m3ref("estimate %s --context 1000", in_folder("config.json")), 0);
 }
-END_TEST
 
 /* The limit holds, unless it is waived. */
-START_TEST(beyond_the_limit)
+TEST(beyond_the_limit)
 {
     ck_assert_int_eq(m3ref("estimate " FOLDER "kimi-k2.5.json --context 1M"), 64);
     ck_assert(has("err", "--context: got 1M, expected up to 64 numbers from 1 to 262144, max_position_embeddings"));
@@ -304,10 +298,9 @@ START_TEST(beyond_the_limit)
     ck_assert_int_eq(m3ref("estimate " FOLDER "kimi-k2.5.json --allow-long --json"), 0);
     ck_assert_int_eq(error_lines(), 0);
 }
-END_TEST
 
 /* Table, lines, CSV and explanations of models of which little is known. */
-START_TEST(printed)
+TEST(printed)
 {
     ck_assert_int_eq(m3ref("estimate " FOLDER "glm-5.1.json --gpu h200"), 0);
     ck_assert(has("out", "GLM-5.1, by a few numbers: public model card"));
@@ -326,26 +319,4 @@ START_TEST(printed)
     ck_assert_int_eq(m3ref("estimate " FOLDER "glm-5.1.json --format csv"), 0);
     ck_assert_int_eq(m3ref("estimate " FOLDER "llama-3-70b.json --mtp 1"), 64);
     ck_assert(has("err", "--mtp is not known"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_foreign");
-    TCase *tests = tcase_create("estimate_foreign");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, llama);
-    tcase_add_test(tests, llama_rounded);
-    tcase_add_test(tests, nemotron);
-    tcase_add_test(tests, kimi);
-    tcase_add_loop_test(tests, parameters_alone, 0, 3);
-    tcase_add_loop_test(tests, wrong_files, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_add_test(tests, small_llama);
-    tcase_add_test(tests, limit_of_the_file);
-    tcase_add_test(tests, beyond_the_limit);
-    tcase_add_test(tests, printed);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

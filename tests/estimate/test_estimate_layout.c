@@ -82,7 +82,7 @@ static struct m3_estimate_request asked(int i)
     return r;
 }
 
-START_TEST(a_card_holds)
+LOOP_TEST(a_card_holds, sizeof layouts / sizeof layouts[0])
 {
     struct m3_config config;
     struct m3_error error = { 0 };
@@ -108,10 +108,9 @@ START_TEST(a_card_holds)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 /* All cards together hold the model once, except what the layout says is on several cards. */
-START_TEST(one_card_holds_all)
+TEST(one_card_holds_all)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -125,10 +124,9 @@ START_TEST(one_card_holds_all)
     ck_assert_int_eq(m3_whole(&e, "layout.weight_bytes_per_card"), m3_whole(&e, "weight_bytes"));
     m3_config_free(&config);
 }
-END_TEST
 
 /* 8 cards of 141 GB with 64 heads: literals worked out by hand. */
-START_TEST(eight_cards)
+TEST(eight_cards)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -160,10 +158,9 @@ START_TEST(eight_cards)
     ck_assert_int_eq(m3_whole(&e, "layout.max_batch"), 4 * 18);
     m3_config_free(&config);
 }
-END_TEST
 
 /* Two stages: the second waits for the first chunk, then both work. */
-START_TEST(prefill_of_stages)
+TEST(prefill_of_stages)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -177,7 +174,6 @@ START_TEST(prefill_of_stages)
     ck_assert_double_eq_tol(m3_quantity(&e, "layout.prefill_seconds"), 5 * chunk_of_stage, 1e-12);
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     int64_t tp, pp, dp, ep;
@@ -190,7 +186,7 @@ static const struct {
     { 8, 1, 1, 16, "--ep: got 16, expected a divisor of tp * dp, 8" },
 };
 
-START_TEST(refused)
+LOOP_TEST(refused, sizeof wrong / sizeof wrong[0])
 {
     struct m3_config config;
     struct m3_error error = { 0 };
@@ -200,20 +196,4 @@ START_TEST(refused)
     ck_assert_ptr_nonnull(strstr(error.text, wrong[_i].says));
     m3_error_free(&error);
     m3_config_free(&config);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_layout");
-    TCase *tests = tcase_create("estimate_layout");
-    tcase_add_loop_test(tests, a_card_holds, 0, sizeof layouts / sizeof layouts[0]);
-    tcase_add_test(tests, one_card_holds_all);
-    tcase_add_test(tests, eight_cards);
-    tcase_add_test(tests, prefill_of_stages);
-    tcase_add_loop_test(tests, refused, 0, sizeof wrong / sizeof wrong[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,7 +9,9 @@
 #include "estimates.h"
 #include "model/pictures.h"
 
-START_TEST(greatest_image)
+FIXTURE(make_folder, remove_folder);
+
+TEST(greatest_image)
 {
     static const int64_t grid[1][3] = { { 1, 48, 48 } };
     static const struct literal literals[] = {
@@ -36,7 +38,6 @@ START_TEST(greatest_image)
     json_decref(summary);
     m3_config_free(&config);
 }
-END_TEST
 
 enum { MOST = 4 };
 
@@ -54,7 +55,7 @@ static const struct {
 
 /* Every patch of a segment meets every other: 2 products of the tower's width, 2 FLOPs each. The segments are those of
  * the forward pass. */
-START_TEST(segments_of_the_engine)
+LOOP_TEST(segments_of_the_engine, sizeof cases / sizeof cases[0])
 {
     const int count = cases[_i].count;
     struct m3_config config;
@@ -94,10 +95,9 @@ START_TEST(segments_of_the_engine)
     m3_pictures_free(&pictures);
     m3_config_free(&config);
 }
-END_TEST
 
 /* The options: pixels are resized, pictures add up. */
-START_TEST(options)
+TEST(options)
 {
     static const struct {
         const char *options;
@@ -124,7 +124,6 @@ START_TEST(options)
     ck_assert_int_eq(m3ref("estimate " M3 " --image 672x672 --image 672x672 --explain flops_vision.attention"), 0);
     ck_assert(has("out", "  = 32 * 4 * 1280 * 10616832\n"));
 }
-END_TEST
 
 static const struct {
     const char *arguments, *says;
@@ -146,25 +145,9 @@ static const struct {
     { "golden/configs/llama-3-70b.json --grid 1,4,4", "--grid: got pictures, expected none" },
 };
 
-START_TEST(errors)
+LOOP_TEST(errors, sizeof wrong / sizeof wrong[0])
 {
     ck_assert_int_eq(m3ref("estimate %s", wrong[_i].arguments), 64);
     ck_assert(has("err", wrong[_i].says));
     ck_assert_int_eq(error_lines(), 1);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("estimate_pictures");
-    TCase *tests = tcase_create("estimate_pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, greatest_image);
-    tcase_add_loop_test(tests, segments_of_the_engine, 0, sizeof cases / sizeof cases[0]);
-    tcase_add_test(tests, options);
-    tcase_add_loop_test(tests, errors, 0, sizeof wrong / sizeof wrong[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -14,6 +14,8 @@
 
 #include <ctype.h>
 
+TIMEOUT(60);
+
 static const char *at;
 
 static long double sum(void);
@@ -184,7 +186,7 @@ static const char *const explained[] = {
 
 /* Section 3's formulas, and all others, in models of every kind: long and short, tied, without pictures, without sparse
  * layers, without experts, with modules. */
-START_TEST(explanations)
+LOOP_TEST(explanations, sizeof explained / sizeof explained[0])
 {
     static const int64_t grids[][3] = { { 1, 48, 48 }, { 9, 4, 6 }, { 1, 2, 2 } };
     struct m3_config config;
@@ -220,7 +222,6 @@ START_TEST(explanations)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 static const struct {
     const char *path;
@@ -232,7 +233,7 @@ static const struct {
     { "golden/configs/mimo-v2-flash.json", 5 },
 };
 
-START_TEST(explanations_of_other_families)
+LOOP_TEST(explanations_of_other_families, sizeof foreign / sizeof foreign[0])
 {
     struct m3_foreign model;
     struct m3_error notes = { 0 }, error = { 0 };
@@ -248,18 +249,4 @@ START_TEST(explanations_of_other_families)
         check_all_explanations(&e, foreign[_i].known);
     }
     m3_foreign_free(&model);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("explain");
-    TCase *tests = tcase_create("explain");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
-    tcase_add_loop_test(tests, explanations_of_other_families, 0, sizeof foreign / sizeof foreign[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

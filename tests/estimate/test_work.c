@@ -10,6 +10,8 @@
 #include "estimates.h"
 #include "model/engine.h"
 
+TIMEOUT(300);
+
 static const char *const models[] = { "tiny", "mtp", "m2", "block128", "common" };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -28,7 +30,7 @@ static double products(const struct m3_work *work)
 }
 
 /* Two FLOPs a multiplication. */
-START_TEST(against_estimates)
+LOOP_TEST(against_estimates, MODELS)
 {
     const int64_t T = 4000;
     struct m3_config config;
@@ -52,19 +54,17 @@ START_TEST(against_estimates)
     ck_assert_double_eq_tol(2 * products(&work), flops, 0.01 * flops);
     m3_config_free(&config);
 }
-END_TEST
 
-START_TEST(experts_chosen)
+TEST(experts_chosen)
 {
     const struct m3_config config = { .E = 4, .K = 1 };
     ck_assert_double_eq(m3_work_experts_chosen(&config, 1), 1);
     ck_assert_double_eq(m3_work_experts_chosen(&config, 2), 1.75);
     ck_assert_double_eq(m3_work_experts_chosen(&(struct m3_config){ .E = 4, .K = 4 }, 1), 4);
 }
-END_TEST
 
 /* Each kind of work that a model has takes time, whatever the weights are stored as. */
-START_TEST(rates)
+LOOP_TEST(rates, MODELS)
 {
     const unsigned char scales[64] = { 0 };
     const struct m3_weight stored[] = {
@@ -104,11 +104,10 @@ START_TEST(rates)
     }
     m3_config_free(&config);
 }
-END_TEST
 
 /* Claim: one row of a model whose matrices are larger than the noise that stands for weights (2 GB in BF16, and 151 MB)
  * is measured too. */
-START_TEST(wide)
+LOOP_TEST(wide, 2)
 {
     static const int64_t widths[][2] = { { 16384, 65536 }, { 6144, 12288 } };
     struct m3_config config;
@@ -123,19 +122,4 @@ START_TEST(wide)
     ck_assert_msg(m3_rates_measure(&rates, &request, &error) == M3_OK, "%s", error.text ? error.text : "");
     ck_assert(rates.seconds[M3_WORK_PRODUCTS] > 0 && rates.work[M3_WORK_PRODUCTS] > 0);
     m3_config_free(&config);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("work");
-    TCase *t = tcase_create("work");
-    tcase_set_timeout(t, 300);
-    tcase_add_loop_test(t, against_estimates, 0, MODELS);
-    tcase_add_test(t, experts_chosen);
-    tcase_add_loop_test(t, rates, 0, MODELS);
-    tcase_add_loop_test(t, wide, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -14,8 +14,6 @@
 
 #include "fuzz.h"
 
-enum { SECONDS = 60 };
-
 static struct dirent **inputs;
 static char folder[256];
 
@@ -36,7 +34,21 @@ static void setup(void)
     LLVMFuzzerInitialize(NULL, NULL);
 }
 
-START_TEST(kept_input)
+TIMEOUT(60);
+FIXTURE(setup, NULL);
+
+static int is_input(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+/* How many inputs there are. */
+static int find_inputs(void)
+{
+    const char *name = program_invocation_short_name + strlen("fuzz_");
+    const char *other = getenv("FUZZ_INPUTS");
+    snprintf(folder, sizeof folder, "%s%s", other ? other : "tests/fuzz/corpus/", other ? "" : name);
+    return scandir(folder, &inputs, is_input, alphasort);
+}
+
+LOOP_TEST(kept_input, find_inputs())
 {
     snprintf(path, sizeof path, "%s/%s", folder, inputs[_i]->d_name);
     FILE *file = fopen(path, "rb");
@@ -50,23 +62,4 @@ START_TEST(kept_input)
     fclose(file);
     LLVMFuzzerTestOneInput(input, size);
     free(input);
-}
-END_TEST
-
-static int is_input(const struct dirent *entry) { return entry->d_name[0] != '.'; }
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    const char *name = program_invocation_short_name + strlen("fuzz_");
-    Suite *suite = suite_create(name);
-    TCase *kept = tcase_create(name);
-    const char *other = getenv("FUZZ_INPUTS");
-    snprintf(folder, sizeof folder, "%s%s", other ? other : "tests/fuzz/corpus/", other ? "" : name);
-    const int count = scandir(folder, &inputs, is_input, alphasort);
-    tcase_add_checked_fixture(kept, setup, NULL);
-    tcase_set_timeout(kept, SECONDS);
-    if (count > 0) tcase_add_loop_test(kept, kept_input, 0, count);
-    suite_add_tcase(suite, kept);
-    return suite;
 }

@@ -45,7 +45,9 @@ static void teardown(void)
     remove_folder();
 }
 
-START_TEST(one_file)
+FIXTURE(setup, teardown);
+
+TEST(one_file)
 {
     write_shard("model.safetensors", "lm_head.weight", 5);
     ck_assert_msg(open_it() == M3_OK, "%s", error.text);
@@ -62,7 +64,6 @@ START_TEST(one_file)
     free(read_bytes(in_folder("model.safetensors"), &size));
     ck_assert_uint_eq(m3_checkpoint_bytes(checkpoint), size);
 }
-END_TEST
 
 /* Shards named so that the order of the index, of the tensors and of the files are three different ones. */
 static void write_shards(void)
@@ -75,7 +76,7 @@ static void write_shards(void)
 
 /* Goal: every tensor is found in its own shard, and shards come in byte order of names: B, a, b.
  * A model.safetensors beside an index is not looked at. */
-START_TEST(shards)
+TEST(shards)
 {
     write_shards();
     write_text(in_folder("model.safetensors"), "not a safetensors file");
@@ -99,11 +100,10 @@ START_TEST(shards)
     free(read_bytes(in_folder("B.safetensors"), &size)), total += size;
     ck_assert_uint_eq(m3_checkpoint_bytes(checkpoint), total);
 }
-END_TEST
 
 /* Goal: SHA-256 over config.json and, per file, name, zero byte, length and header; the data does not count.
  * The expected value is put together here from the files' bytes and hashed by libcrypto. */
-START_TEST(hash)
+TEST(hash)
 {
     write_shards();
     ck_assert_int_eq(open_it(), M3_OK);
@@ -131,7 +131,6 @@ START_TEST(hash)
     ck_assert_int_eq(m3_checkpoint_sha256(checkpoint, other, &error), M3_OK);
     ck_assert_str_ne(got, other);
 }
-END_TEST
 
 static void expect(int status, const char *line)
 {
@@ -142,7 +141,7 @@ static void expect(int status, const char *line)
 }
 
 /* Goal: a shard with two tensors is opened once. */
-START_TEST(two_in_a_shard)
+TEST(two_in_a_shard)
 {
     write_safetensors(in_folder("s"),
                       "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
@@ -153,10 +152,9 @@ START_TEST(two_in_a_shard)
     ck_assert_int_eq(m3_checkpoint_count(checkpoint), 2);
     ck_assert_ptr_eq(m3_checkpoint_find(checkpoint, "b", NULL), m3_checkpoint_at(checkpoint, 1, NULL));
 }
-END_TEST
 
 /* Goal: each thing that can be wrong with a folder is refused, with the status and the name that help. */
-START_TEST(absent)
+TEST(absent)
 {
     expect(M3_ABSENT, "model.safetensors: cannot open");
     write_shards();
@@ -172,9 +170,8 @@ START_TEST(absent)
     ck_assert_int_eq(error.count, 3);
     ck_assert_int_eq(m3_checkpoint_open(&checkpoint, in_folder("none"), &error), M3_ABSENT);
 }
-END_TEST
 
-START_TEST(outside_the_folder)
+TEST(outside_the_folder)
 {
     static const char *const names[] = { "\"/etc/hosts\"", "\"../x\"", "\"..\"", "\"sub/x\"", "\"a..b\"", "\"\"", "1" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -184,9 +181,8 @@ START_TEST(outside_the_folder)
         expect(M3_BAD_INPUT, "index.json: x: got");
     }
 }
-END_TEST
 
-START_TEST(index_and_files_differ)
+TEST(index_and_files_differ)
 {
     write_shards();
     write_index("{\"x\":\"b.safetensors\",\"y\":\"a.safetensors\"}");
@@ -206,9 +202,8 @@ START_TEST(index_and_files_differ)
     write_index("{\"x\":\"b.safetensors\",\"y\":\"a.safetensors\"}");
     expect(M3_BAD_INPUT, "x: got b.safetensors, expected a.safetensors");
 }
-END_TEST
 
-START_TEST(bad_index)
+TEST(bad_index)
 {
     static const char *const texts[] = {
         "{", "[]", "{}", "{\"weight_map\":[]}", "{\"weight_map\":{}}", "", "{\"weight_map\":{\"a\":\"x\",\"a\":\"y\"}}"
@@ -221,7 +216,6 @@ START_TEST(bad_index)
     ck_assert_int_eq(mkdir(in_folder("model.safetensors.index.json"), 0700), 0);
     expect(M3_BAD_INPUT, "model.safetensors.index.json: ");
 }
-END_TEST
 
 static int is_first(void *self, const char *tensor) { return strcmp(tensor, self) == 0; }
 
@@ -241,7 +235,7 @@ static void list(void *to, const char *name, int is_needed, int64_t bytes)
  *        hash as long as they are there.
  * Claim: a list in byte order of names, with sizes; the tensors of the needed file alone; the hash of the whole model.
  * Seen to fail with files that are needed and not needed exchanged, and with 0 for the size of an absent file. */
-START_TEST(part)
+TEST(part)
 {
     struct listed got = { .length = 0 };
     char whole[65], hex[65];
@@ -277,26 +271,10 @@ START_TEST(part)
     ck_assert_int_eq(m3_checkpoint_list(in_folder("no_such"), NULL, NULL, list, &got, &error), M3_OK);
     ck_assert_str_eq(got.text, "model.safetensors 1 -1;");
 }
-END_TEST
 
-START_TEST(bad_shard)
+TEST(bad_shard)
 {
     write_shards();
     write_text(in_folder("a.safetensors"), "short");
     expect(M3_BAD_INPUT, "a.safetensors: got 5 bytes");
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        one_file,  shards,    hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ,
-        bad_index, bad_shard, part,
-    };
-    Suite *suite = suite_create("checkpoint");
-    TCase *test = tcase_create("checkpoint");
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -86,6 +86,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 static int read_it(const json_t *root)
 {
     m3_config_free(&config);
@@ -127,7 +130,7 @@ static int has_note(const char *part) { return notes.text && strstr(notes.text, 
 
 /* ---- What is read ---- */
 
-START_TEST(released_form)
+TEST(released_form)
 {
     ck_assert_msg(read_it(released) == M3_OK, "%s", error.text);
     ck_assert_msg(notes.count == 0, "%s", notes.text);
@@ -150,9 +153,8 @@ START_TEST(released_form)
     ck_assert(vision->projector_hidden == 6144 && vision->rope_theta == 10000 && vision->eps == 1e-5);
     ck_assert(vision->image_token == 200025 && vision->video_token == 200026);
 }
-END_TEST
 
-START_TEST(flat_form)
+TEST(flat_form)
 {
     ck_assert_msg(read_it(flat) == M3_OK, "%s", error.text);
     ck_assert_msg(notes.count == 1 && has_note("rotary_dim: 64 is overridden"), "%s", notes.text);
@@ -173,10 +175,9 @@ START_TEST(flat_form)
     ck_assert(vision->projector_hidden == 52 && vision->rope_theta == 100 && vision->eps == 1e-6);
     ck_assert(vision->image_token == 90 && vision->video_token == 91);
 }
-END_TEST
 
 /* Text alone: the fields of text_config at the top, in either form. */
-START_TEST(text_alone)
+TEST(text_alone)
 {
     for (int i = 0; i < 2; i++) {
         json_t *text = json_object_get(i ? flat : released, "text_config");
@@ -194,11 +195,10 @@ START_TEST(text_alone)
     ck_assert(!config.vision.present && config.vision.image_token == 200025);
     json_decref(without);
 }
-END_TEST
 
 /* Goal: hidden_act "silu" is plain SiLU in the released form, and SwiGLU-OAI in the flat one, where transformers
  * writes it for both. */
-START_TEST(activation)
+TEST(activation)
 {
     ck_assert_int_eq(read_with(released, "text_config.hidden_act", "\"silu\""), M3_OK);
     ck_assert_int_eq(config.oai, 0);
@@ -209,22 +209,20 @@ START_TEST(activation)
     ck_assert_int_eq(read_with(released, "text_config.hidden_act", NULL), M3_OK);
     ck_assert_int_eq(config.oai, 1);
 }
-END_TEST
 
 /* Goal:  use_gemma_norm is honoured in the flat form too, silently; it is true where it is missing.
  * Seen to fail with the field not read in the forms of M3. */
-START_TEST(flat_norm)
+TEST(flat_norm)
 {
     ck_assert_int_eq(read_with(flat, "text_config.use_gemma_norm", "false"), M3_OK);
     ck_assert(config.gemma_norm == 0 && notes.count == 1 && has_note("rotary_dim"));
     ck_assert_int_eq(read_it(flat), M3_OK);
     ck_assert_int_eq(config.gemma_norm, 1);
 }
-END_TEST
 
 /* Goal:  tie_word_embeddings may stand at the top and in text_config: true in either place ties, without a note.
  * Seen to fail with either place ignored. */
-START_TEST(tied_in_two_places)
+TEST(tied_in_two_places)
 {
     static const char *const values[] = { "false", "true" };
     for (int top = 0; top < 2; top++)
@@ -235,9 +233,8 @@ START_TEST(tied_in_two_places)
             json_decref(changed);
         }
 }
-END_TEST
 
-START_TEST(choices)
+TEST(choices)
 {
     ck_assert_int_eq(read_with(released, "text_config.use_gemma_norm", "false"), M3_OK);
     ck_assert_int_eq(config.gemma_norm, 0);
@@ -256,10 +253,9 @@ START_TEST(choices)
     ck_assert_int_eq(read_with(released, "image_token_index", "null"), M3_OK);
     ck_assert_int_eq(config.vision.image_token, -1);
 }
-END_TEST
 
 /* Goal: use_sparse_attention false makes every layer a full one, whatever the lists say. */
-START_TEST(sparse_switched_off)
+TEST(sparse_switched_off)
 {
     ck_assert_int_eq(read_with(released, "text_config.sparse_attention_config.use_sparse_attention", "false"), M3_OK);
     for (int i = 0; i < 60; i++) ck_assert(!config.sparse[i] && config.moe[i] == (i >= 3));
@@ -271,10 +267,9 @@ START_TEST(sparse_switched_off)
     ck_assert(!config.sparse[59] && has_note("describes no sparse attention"));
     ck_assert(config.block == 128 && config.N == 16 && config.X == 128);
 }
-END_TEST
 
 /* rotary_dim and the factor: they agree, one is enough, and in the flat form the factor is what ran. */
-START_TEST(rotary)
+TEST(rotary)
 {
     ck_assert_int_eq(read_with(released, "text_config.rotary_dim", NULL), M3_OK);
     ck_assert_int_eq(config.R, 64);
@@ -297,10 +292,9 @@ START_TEST(rotary)
     ck_assert_ptr_nonnull(strstr(error.text, "rotary_dim: got nothing"));
     json_decref(alone);
 }
-END_TEST
 
 /* Some tools add the flat lists to a released file: they must say the same. */
-START_TEST(both_forms)
+TEST(both_forms)
 {
     json_t *both = with(released, "text_config.num_hidden_layers", "2"), *text = json_object_get(both, "text_config");
     json_t *sparse = json_object_get(text, "sparse_attention_config");
@@ -323,10 +317,9 @@ START_TEST(both_forms)
     ck_assert_int_eq(read_with(both, "image_token_id", "5"), M3_BAD_INPUT);
     json_decref(both);
 }
-END_TEST
 
 /* The flat form's own code hard-wires these; the released form refuses them. Seen to fail with the list left empty. */
-START_TEST(unused_in_the_flat_form)
+TEST(unused_in_the_flat_form)
 {
     static const char *const fields[][2] = { { "text_config.scoring_func", "\"softmax\"" },
                                              { "text_config.use_routing_bias", "false" },
@@ -337,10 +330,9 @@ START_TEST(unused_in_the_flat_form)
                       fields[i][0]);
     }
 }
-END_TEST
 
 /* Sizes of what no layer has are not judged. Seen to fail with the ranges of all groups checked at once. */
-START_TEST(what_no_layer_needs)
+TEST(what_no_layer_needs)
 {
     ck_assert_int_eq(read_with(released, "text_config.sparse_attention_config.sparse_block_size", "0"), M3_BAD_INPUT);
     ck_assert_int_eq(read_with(released, "text_config.num_local_experts", "0"), M3_BAD_INPUT);
@@ -349,9 +341,8 @@ START_TEST(what_no_layer_needs)
     ck_assert(config.sparse_switched_off);
     json_decref(full);
 }
-END_TEST
 
-START_TEST(noted)
+TEST(noted)
 {
     ck_assert_int_eq(read_with(released, "new_field", "1"), M3_OK);
     ck_assert(notes.count == 1 && has_note("config.json: new_field: unknown field, ignored\n"));
@@ -374,7 +365,6 @@ START_TEST(noted)
                      M3_OK);
     ck_assert_int_eq(notes.count, 0);
 }
-END_TEST
 
 /* ---- What is refused ---- */
 
@@ -394,7 +384,7 @@ static void check_faults(const json_t *root, const struct fault *faults, size_t 
 #define S "text_config.sparse_attention_config."
 
 /* Each value that cannot be honoured is refused with a line that names its field. */
-START_TEST(cannot_be_honoured)
+TEST(cannot_be_honoured)
 {
     static const struct fault faults[] = {
         { "model_type", "\"minimax_m1\"", "model_type: got \"minimax_m1\"" },
@@ -435,10 +425,9 @@ START_TEST(cannot_be_honoured)
     };
     check_faults(released, faults, sizeof faults / sizeof *faults);
 }
-END_TEST
 
 /* Wrong types, sizes out of range, and sizes that do not go together. */
-START_TEST(bad_values)
+TEST(bad_values)
 {
     static const struct fault faults[] = {
         { "text_config.hidden_size", "-1", "text_config.hidden_size: got -1, expected an integer from 1 to 1048576" },
@@ -490,9 +479,8 @@ START_TEST(bad_values)
     ck_assert_ptr_nonnull(strstr(error.text, "got 130 and 128, expected rotary_dim to be at most head_dim"));
     json_decref(odd);
 }
-END_TEST
 
-START_TEST(bad_lists)
+TEST(bad_lists)
 {
     json_t *list = json_object_get(json_object_get(released, "text_config"), "moe_layer_freq");
     json_array_set_new(list, 17, json_integer(2));
@@ -522,10 +510,9 @@ START_TEST(bad_lists)
     };
     check_faults(flat, faults, sizeof faults / sizeof *faults);
 }
-END_TEST
 
 /* Goal: what has no safe default is refused when it is absent, under the name that its form uses. */
-START_TEST(absent_fields)
+TEST(absent_fields)
 {
     static const struct fault in_released[] = {
         { "text_config.hidden_size", NULL, "text_config.hidden_size: got nothing" },
@@ -552,10 +539,9 @@ START_TEST(absent_fields)
     check_faults(released, in_released, sizeof in_released / sizeof *in_released);
     check_faults(flat, in_flat, sizeof in_flat / sizeof *in_flat);
 }
-END_TEST
 
 /* What no layer uses may be absent. */
-START_TEST(unused_fields_may_be_absent)
+TEST(unused_fields_may_be_absent)
 {
     json_t *experts = with(flat, "text_config.mlp_layer_types",
                            "[\"sparse\",\"sparse\",\"sparse\",\"sparse\","
@@ -570,9 +556,8 @@ START_TEST(unused_fields_may_be_absent)
     json_decref(experts);
     json_decref(full);
 }
-END_TEST
 
-START_TEST(all_in_one_pass)
+TEST(all_in_one_pass)
 {
     json_t *bad = with(released, "text_config.hidden_size", "0");
     json_t *text = json_object_get(bad, "text_config");
@@ -583,9 +568,8 @@ START_TEST(all_in_one_pass)
     ck_assert_int_eq(error.count, 4);
     json_decref(bad);
 }
-END_TEST
 
-START_TEST(absurd_model)
+TEST(absurd_model)
 {
     json_t *huge = with(released, "text_config.num_local_experts", "65536");
     json_t *text = json_object_get(huge, "text_config");
@@ -595,9 +579,8 @@ START_TEST(absurd_model)
     ck_assert_ptr_nonnull(strstr(error.text, "2^56 parameters"));
     json_decref(huge);
 }
-END_TEST
 
-START_TEST(no_json)
+TEST(no_json)
 {
     const char *path = in_folder("config.json");
     ck_assert_int_eq(m3_config_read(&config, path, &notes, &error), M3_ABSENT);
@@ -611,10 +594,9 @@ START_TEST(no_json)
     ck_assert_int_eq(m3_config_read(&config, path, &notes, &error), M3_BAD_INPUT);
     ck_assert_ptr_nonnull(strstr(error.text, "duplicate"));
 }
-END_TEST
 
 /* Goal: no cut and no damaged character of either file leads astray; what is accepted has its lists. */
-START_TEST(damaged)
+TEST(damaged)
 {
     for (int i = 0; i < 2; i++) {
         char *text = json_dumps(i ? flat : released, JSON_COMPACT);
@@ -633,40 +615,4 @@ START_TEST(damaged)
         }
         free(text);
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        released_form,
-        flat_form,
-        text_alone,
-        activation,
-        flat_norm,
-        tied_in_two_places,
-        choices,
-        sparse_switched_off,
-        rotary,
-        both_forms,
-        unused_in_the_flat_form,
-        what_no_layer_needs,
-        noted,
-        cannot_be_honoured,
-        bad_values,
-        bad_lists,
-        absent_fields,
-        unused_fields_may_be_absent,
-        all_in_one_pass,
-        absurd_model,
-        no_json,
-        damaged,
-    };
-    Suite *suite = suite_create("config");
-    TCase *test = tcase_create("config");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -45,6 +45,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 /* Reads a config with one field at its top set to a JSON text, or taken out if that is NULL. */
 static int read_with(const char *text, const char *key, const char *value)
 {
@@ -62,7 +64,7 @@ static int read_with(const char *text, const char *key, const char *value)
 
 static int has_note(const char *part) { return notes.text && strstr(notes.text, part); }
 
-START_TEST(released_form)
+TEST(released_form)
 {
     ck_assert_msg(read_with(released_text, NULL, NULL) == M3_OK, "%s", error.text);
     ck_assert_msg(notes.count == 0, "%s", notes.text);
@@ -76,10 +78,9 @@ START_TEST(released_form)
     for (int l = 0; l < 3; l++) ck_assert(config.moe[l] == 1 && config.sparse[l] == 0);
     ck_assert(m3_config_size(&config, 'q') == 96 && m3_config_size(&config, 'k') == 32);
 }
-END_TEST
 
 /* A shared factor of rotation that is not a half tells the factor from rotary_dim of the other form. */
-START_TEST(flat_form)
+TEST(flat_form)
 {
     ck_assert_msg(read_with(flat_text, NULL, NULL) == M3_OK, "%s", error.text);
     ck_assert_msg(notes.count == 0, "%s", notes.text);
@@ -89,10 +90,9 @@ START_TEST(flat_form)
     ck_assert_int_eq(read_with(flat_text, "rotary_dim", "8"), M3_OK);
     ck_assert(config.R == 4 && has_note("rotary_dim: 8 is overridden by partial_rotary_factor: 4"));
 }
-END_TEST
 
 /* What stands for an absent field, and what may be absent without a word. */
-START_TEST(absent_fields)
+TEST(absent_fields)
 {
     static const char *const quiet[] = {
         "architectures",       "hidden_act",   "shared_intermediate_size", "scoring_func", "use_routing_bias",
@@ -109,17 +109,15 @@ START_TEST(absent_fields)
     ck_assert_int_eq(read_with(released_text, "max_position_embeddings", NULL), M3_OK);
     ck_assert(config.max_positions == 196608 && has_note("max_position_embeddings: missing, taken as 196608"));
 }
-END_TEST
 
-START_TEST(per_head_norm)
+TEST(per_head_norm)
 {
     ck_assert_int_eq(read_with(released_text, "qk_norm_type", "\"per_head\""), M3_OK);
     ck_assert(config.qk_norm_whole == 0 && m3_config_size(&config, 'q') == 16 && m3_config_size(&config, 'k') == 16);
 }
-END_TEST
 
 /* Each value that no M2 has is refused with a line that names its field. */
-START_TEST(cannot_be_honoured)
+TEST(cannot_be_honoured)
 {
     static const struct {
         const char *key, *value, *line;
@@ -158,27 +156,12 @@ START_TEST(cannot_be_honoured)
                       error.text);
     }
 }
-END_TEST
 
 /* Fields of M2 mean nothing in an M3 file: there they stay unknown, or keep their range. */
-START_TEST(m3_is_as_before)
+TEST(m3_is_as_before)
 {
     ck_assert_int_eq(m3_config_read(&config, "golden/configs/minimax-m3.json", &notes, &error), M3_OK);
     ck_assert(config.type == M3_TYPE_VL && config.gemma_norm == 1 && config.oai == 1 && config.qk_norm_whole == 0);
     ck_assert(config.shared_intermediate == 3072 && config.routed_scaling == 2 && config.max_positions == 1048576);
     ck_assert(m3_config_size(&config, 'q') == 128 && m3_config_size(&config, 'k') == 128);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = {
-        released_form, flat_form, absent_fields, per_head_norm, cannot_be_honoured, m3_is_as_before,
-    };
-    Suite *suite = suite_create("config_m2");
-    TCase *test = tcase_create("config_m2");
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
 }

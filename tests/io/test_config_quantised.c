@@ -27,6 +27,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 /* The config of the tiny model, with this quantization_config. */
 static int read_with(const char *quantised)
 {
@@ -81,14 +83,13 @@ static const struct {
     { QUARK("[{\"dtype\":\"fp4\",\"group_size\":32}]"), M3_SCALE_MXFP4, 0, 1 },
 };
 
-START_TEST(read_forms)
+LOOP_TEST(read_forms, sizeof forms / sizeof forms[0])
 {
     ck_assert_msg(read_with(forms[_i].text) == M3_OK, "%s: %s", forms[_i].text, error.text);
     ck_assert_int_eq(config.matrix_scaling, forms[_i].scaling);
     ck_assert_int_eq(config.matrix_group, forms[_i].group);
     ck_assert_int_eq(config.is_requantised, forms[_i].is_requantised);
 }
-END_TEST
 
 static const char *const refused[][2] = {
     { "{\"quant_method\":\"gptq\"}", "quantization_config.quant_method: got \"gptq\"" },
@@ -112,22 +113,9 @@ static const char *const refused[][2] = {
     { QUARK("[]"), "quantization_config.global_quant_config" },
 };
 
-START_TEST(refuse_the_rest)
+LOOP_TEST(refuse_the_rest, sizeof refused / sizeof refused[0])
 {
     ck_assert_int_eq(read_with(refused[_i][0]), M3_BAD_INPUT);
     ck_assert_msg(strstr(error.text, refused[_i][1]) != NULL, "%s: got %s", refused[_i][0], error.text);
     ck_assert_int_eq(error.count, 1);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("config_quantised");
-    TCase *tests = tcase_create("config_quantised");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, read_forms, 0, sizeof forms / sizeof forms[0]);
-    tcase_add_loop_test(tests, refuse_the_rest, 0, sizeof refused / sizeof refused[0]);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -107,9 +107,12 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(120);
+FIXTURE(setup, teardown);
+
 /* Goal:  one SHA-256 of each file's bytes, as sha256sum says it, in byte order of names.
  * Seen to fail with the header alone hashed, and with the order of the index. */
-START_TEST(whole_files)
+TEST(whole_files)
 {
     char a[65], b[65], expected[400];
     write_shard("b.safetensors", "x", 5);
@@ -126,12 +129,11 @@ START_TEST(whole_files)
         free(text);
     }
 }
-END_TEST
 
 /* Goal:  above the limit: of each tensor its name, 64 KiB every 16 MiB, and the last 64 KiB.
  * Given: a tensor of 33 MiB + 1 byte; a byte changed in a block, and one between blocks.
  * Seen to fail with the last block left out, and with whole files. */
-START_TEST(samples)
+TEST(samples)
 {
     enum { BYTES = 33 << 20 | 1 };
     static const struct {
@@ -157,7 +159,6 @@ START_TEST(samples)
     }
     free(zeros);
 }
-END_TEST
 
 /* Is `text` the fingerprint of model.safetensors as it is now? */
 static int is_true(char *text)
@@ -186,7 +187,7 @@ static void spoil(const char *memory)
  *        than 2 s ago is not remembered, nor a small one.
  * Seen to fail with the times left out of what is compared; with the time of the inode left out; with new files
  * remembered; with small files remembered. */
-START_TEST(remembered)
+TEST(remembered)
 {
     char memory[300];
     struct stat state;
@@ -224,13 +225,12 @@ START_TEST(remembered)
     ck_assert(is_true(made(M3_FINGERPRINT_WHOLE, memory)));
     ck_assert_int_ne(access(memory, F_OK), 0);
 }
-END_TEST
 
 /* Goal:  an edit through a memory map, which leaves size, inode and times as they are, is seen.
  * Given: a file that is mapped and written, remembered, and written again in the same page; then at a place that no
  *        sample reads, which is the documented gap.
  * Seen to fail with nothing but the state of the file compared. */
-START_TEST(through_a_map)
+TEST(through_a_map)
 {
     enum { BYTES = 17 << 20 };
     char memory[300];
@@ -257,11 +257,10 @@ START_TEST(through_a_map)
     munmap(bytes, (size_t)before.st_size);
     close(file);
 }
-END_TEST
 
 /* A memory that is a folder, not there, or no text does no harm.
  * Seen to fail with a failed write returned. */
-START_TEST(no_memory)
+TEST(no_memory)
 {
     write_shard("model.safetensors", "w", 17 << 20);
     ahead = 3;
@@ -270,7 +269,6 @@ START_TEST(no_memory)
     write_bytes(in_folder("weights"), "\0\xff\n\n0123456789abcdef whole", 26);
     ck_assert(is_true(made(M3_FINGERPRINT_WHOLE, in_folder("weights"))));
 }
-END_TEST
 
 /* Goal:  files that both name must agree; nothing is said of others, or of samples beside whole files.
  * Seen to fail with a missing shard taken as a difference, and with the first file alone compared. */
@@ -288,7 +286,7 @@ static const struct {
     { "none", "{\"a\":\"2\"}", "got none, expected {\"a\":\"2\"}" },
 };
 
-START_TEST(compared)
+LOOP_TEST(compared, sizeof pairs / sizeof *pairs)
 {
     char *difference;
     ck_assert_int_eq(m3_fingerprint_compare(&difference, pairs[_i].got, pairs[_i].expected, &error), 0);
@@ -296,10 +294,9 @@ START_TEST(compared)
     else ck_assert_pstr_eq(difference, pairs[_i].difference);
     free(difference);
 }
-END_TEST
 
 /* Seen to fail with a relative XDG_CACHE_HOME, which its specification says to ignore. */
-START_TEST(where)
+TEST(where)
 {
     const char *const cases[][3] = { { "/c", "/h", "/c/m3ref/weights" },
                                      { "c", "/h", "/h/.cache/m3ref/weights" },
@@ -312,23 +309,4 @@ START_TEST(where)
         ck_assert_pstr_eq(path, cases[i][2]);
         free(path);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("fingerprint");
-    TCase *test = tcase_create("fingerprint");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_test(test, whole_files);
-    tcase_add_test(test, samples);
-    tcase_add_test(test, remembered);
-    tcase_add_test(test, through_a_map);
-    tcase_add_test(test, no_memory);
-    tcase_add_loop_test(test, compared, 0, sizeof pairs / sizeof *pairs);
-    tcase_add_test(test, where);
-    suite_add_tcase(suite, test);
-    return suite;
 }

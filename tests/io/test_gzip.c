@@ -22,17 +22,19 @@ static void teardown(void)
     remove_folder();
 }
 
-START_TEST(names)
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
+TEST(names)
 {
     ck_assert(m3_is_gzip_name("a.safetensors.gz") && m3_is_gzip_name(".gz"));
     ck_assert(!m3_is_gzip_name("a.safetensors") && !m3_is_gzip_name("gz") && !m3_is_gzip_name("a.gz.x"));
     ck_assert(!m3_is_gzip_name("") && !m3_is_gzip_name("a.GZ"));
 }
-END_TEST
 
 /* Goal: packed and unpacked again, the bytes are the same, at sizes around the pieces that are worked in, for bytes
  * that compress well and for bytes that do not. */
-START_TEST(round_trips)
+TEST(round_trips)
 {
     static const size_t sizes[] = { 0, 1, 65535, 65536, 65537, 3000001 };
     static unsigned char bytes[3000001];
@@ -63,14 +65,13 @@ START_TEST(round_trips)
         }
     }
 }
-END_TEST
 
 static void on_alarm(int signal) { (void)signal; }
 
 /* Goal:  a write that a signal cuts short, or stops before its first byte, is gone on with where it stopped.
  * Given: a pipe whose reader is slow, and an alarm each millisecond, so that both happen.
  * Seen to fail with each piece written from the beginning, and without the second try after EINTR. */
-START_TEST(interrupted_writes)
+TEST(interrupted_writes)
 {
     enum { COUNT = 1 << 20 };
     static unsigned char bytes[COUNT];
@@ -102,9 +103,8 @@ START_TEST(interrupted_writes)
     ck_assert_int_eq(waitpid(reader, &result, 0), reader);
     ck_assert(WIFEXITED(result) && WEXITSTATUS(result) == 0);
 }
-END_TEST
 
-START_TEST(full_device)
+TEST(full_device)
 {
     int fd = open("/dev/full", O_WRONLY);
     ck_assert_int_ge(fd, 0);
@@ -115,17 +115,4 @@ START_TEST(full_device)
     ck_assert_int_eq(m3_gzip(fd, plain, "/dev/full", &error), M3_IO);
     close(plain);
     close(fd);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = { names, round_trips, interrupted_writes, full_device };
-    Suite *suite = suite_create("gzip");
-    TCase *test = tcase_create("gzip");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -108,7 +108,10 @@ static void setup(void)
     ck_assert_int_eq(run(&truth, 0), 0);
 }
 
-START_TEST(one_allocation_fails)
+TIMEOUT(120);
+FIXTURE(setup, remove_folder);
+
+LOOP_TEST(one_allocation_fails, sizeof jobs / sizeof *jobs)
 {
     const struct job *job = &jobs[_i];
     enum { LAST = 20 };
@@ -128,11 +131,12 @@ START_TEST(one_allocation_fails)
         if (is_last || (draw != (n - 1) * job->sample / total && in_slice(draw, 10))) fail_one(job, n, clean);
     }
 }
-END_TEST
+
+FIXTURE(make_folder, remove_folder);
 
 /* ---- reading */
 
-START_TEST(reads)
+TEST(reads)
 {
     static const struct {
         const char *text, *words;
@@ -161,10 +165,9 @@ START_TEST(reads)
     ck_assert(m3_is_json_path("./fp32") && m3_is_json_path("a.json") && m3_is_json_path("/a"));
     ck_assert(!m3_is_json_path("fp32") && !m3_is_json_path(".json") && !m3_is_json_path("a.jsonl"));
 }
-END_TEST
 
 /* A value that could not be made is noted where it is put, and no file is committed; a new watch forgets it. */
-START_TEST(notes_what_is_missing)
+TEST(notes_what_is_missing)
 {
     json_t *object = json_object(), *list = json_array();
     struct m3_error error = { 0 };
@@ -189,21 +192,4 @@ START_TEST(notes_what_is_missing)
     m3_error_free(&error);
     json_decref(object);
     json_decref(list);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("json");
-    TCase *faults = tcase_create("faults"), *plain = tcase_create("plain");
-    tcase_add_checked_fixture(faults, setup, remove_folder);
-    tcase_add_loop_test(faults, one_allocation_fails, 0, sizeof jobs / sizeof *jobs);
-    tcase_set_timeout(faults, 120);
-    suite_add_tcase(suite, faults);
-    tcase_add_checked_fixture(plain, make_folder, remove_folder);
-    tcase_add_test(plain, reads);
-    tcase_add_test(plain, notes_what_is_missing);
-    suite_add_tcase(suite, plain);
-    return suite;
 }

@@ -4,7 +4,7 @@
 #include <check.h>
 
 /* As the site that shows SPEC.md makes them of headings. */
-START_TEST(anchors)
+TEST(anchors)
 {
     static const char *const pairs[][2] = {
         { "5.10 attend_blocks", "510-attend_blocks" },
@@ -18,15 +18,4 @@ START_TEST(anchors)
         fclose(out);
         ck_assert_str_eq(text, pairs[i][1]);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("markup");
-    TCase *tests = tcase_create("markup");
-    tcase_add_test(tests, anchors);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -89,7 +89,7 @@ static void check_matrix(const struct m3_safetensors *file, const struct m3_tens
  *        with a byte for two rows; random bytes show every code and scale.
  * Seen to fail with the halves of a byte exchanged, with the global scale multiplied for divided, with 7 for 8 as the
  * zero point, with zero points taken from another row, and with a group of 32 for NVFP4. */
-START_TEST(libraries_agree)
+LOOP_TEST(libraries_agree, 4)
 {
     static const struct {
         const char *path;
@@ -116,7 +116,6 @@ START_TEST(libraries_agree)
     ck_assert_int_eq(seen, files[_i].matrices);
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* ---- hostile files */
 
@@ -306,7 +305,7 @@ static void hear(void *self, const char *path, const char *tensor, const char *w
 
 /* Goal:  each is reported once, and names the tensor.
  * Seen to fail without the test of the sign of a global scale, and without that of the columns. */
-START_TEST(hostile)
+LOOP_TEST(hostile, sizeof bads / sizeof *bads)
 {
     const struct bad *bad = &bads[_i];
     struct bad_file file;
@@ -321,24 +320,11 @@ START_TEST(hostile)
     ck_assert_msg(strstr(heard.what, bad->what) != NULL, "got: %s, want: %s", heard.what, bad->what);
     ck_assert_int_le(m.count, M3_MATRIX_TENSORS);
 }
-END_TEST
 
-START_TEST(names_of_scales_of_activations)
+TEST(names_of_scales_of_activations)
 {
     ck_assert(m3_is_of_activations("model.layers.0.self_attn.q_proj.input_scale"));
     ck_assert(m3_is_of_activations("a.input_global_scale") && m3_is_of_activations("a.k_scale"));
     ck_assert(!m3_is_of_activations("a.weight_scale") && !m3_is_of_activations("a.k_scale.weight"));
     ck_assert(!m3_is_of_activations("input_scale"));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("matrix");
-    TCase *tests = tcase_create("matrix");
-    tcase_add_loop_test(tests, libraries_agree, 0, 4);
-    tcase_add_loop_test(tests, hostile, 0, sizeof bads / sizeof *bads);
-    tcase_add_test(tests, names_of_scales_of_activations);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -17,6 +17,8 @@
 #include "io/new_file.h"
 #include "io/new_folder.h"
 
+FIXTURE(make_folder, remove_folder);
+
 static int interruptions, syncs, refuses_nameless;
 
 int fsync(int fd)
@@ -82,16 +84,15 @@ static int all_entries(void)
     return count;
 }
 
-START_TEST(interrupted)
+TEST(interrupted)
 {
     interruptions = 2;
     ck_assert_int_eq(m3_new_file_write(in_folder("out"), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(syncs, 4);         /* three of the file, one of the folder */
     ck_assert_int_eq(all_entries(), 1);
 }
-END_TEST
 
-START_TEST(named)
+TEST(named)
 {
     struct m3_new_file file;
     refuses_nameless = 1;
@@ -102,10 +103,9 @@ START_TEST(named)
     ck_assert_int_eq(m3_new_file_write(in_folder("out"), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(all_entries(), 1);
 }
-END_TEST
 
 /* Only those of this output whose process has ended, on this machine and in this container, are removed. */
-START_TEST(swept)
+LOOP_TEST(swept, 2)
 {
     char long_name[256] = "";
     const long ended = ended_process();
@@ -122,9 +122,8 @@ START_TEST(swept)
     ck_assert_int_eq(m3_new_file_write(in_folder(long_name), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(all_entries(), 5);
 }
-END_TEST
 
-START_TEST(folders)
+LOOP_TEST(folders, 2)
 {
     struct m3_new_folder out;
     char half[256];
@@ -162,19 +161,4 @@ START_TEST(folders)
     ck_assert_int_eq(m3_new_folder_commit(&out, NULL), M3_OK);
     ck_assert_int_eq(access(in_folder("empty/file"), F_OK), 0);
     ck_assert_int_eq(m3_new_folder_open(&out, "/proc", NULL), M3_USAGE);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("new_file");
-    TCase *cases = tcase_create("outputs");
-    tcase_add_checked_fixture(cases, make_folder, remove_folder);
-    tcase_add_test(cases, interrupted);
-    tcase_add_test(cases, named);
-    tcase_add_loop_test(cases, swept, 0, 2);
-    tcase_add_loop_test(cases, folders, 0, 2);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

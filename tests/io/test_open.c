@@ -11,6 +11,9 @@
 
 #include "io/open.h"
 
+TIMEOUT(30);
+FIXTURE(make_folder, remove_folder);
+
 static void make_socket(const char *path)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -21,7 +24,7 @@ static void make_socket(const char *path)
     close(fd);
 }
 
-START_TEST(kinds)
+TEST(kinds)
 {
     ck_assert_int_eq(mkfifo(in_folder("fifo"), 0600), 0);
     make_socket(in_folder("socket"));
@@ -60,7 +63,6 @@ START_TEST(kinds)
     ck_assert_str_eq(words, "words");
     fclose(file);
 }
-END_TEST
 
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors "
 #define DUMP "golden/tiny/golden.safetensors.gz "
@@ -92,7 +94,7 @@ static const struct {
     { "synth @/c.json @/new", "c.json" },
 };
 
-START_TEST(no_command_waits)
+LOOP_TEST(no_command_waits, sizeof inputs / sizeof *inputs)
 {
     char command[800], text[400];
     const char *build = getenv("BUILD");
@@ -106,18 +108,4 @@ START_TEST(no_command_waits)
     ck_assert(has("err", ": got a FIFO, expected a regular file\n") && has("err", inputs[_i].fifo));
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(!exists("new"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("open");
-    TCase *tests = tcase_create("open");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, kinds);
-    tcase_add_loop_test(tests, no_command_waits, 0, sizeof inputs / sizeof *inputs);
-    tcase_set_timeout(tests, 30);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -6,11 +6,14 @@
 #include "io/png.h"
 #include "io/safetensors.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_error error;
 
 /* Goal:  every colour type, depth, interlacing and transparency of golden/pictures gives Pillow's bytes.
  * Seen to fail with 16-bit grey shifted instead of cut, and with other 16-bit samples rounded instead of shifted. */
-START_TEST(as_pillow)
+TEST(as_pillow)
 {
     struct m3_safetensors *expected;
     ck_assert_int_eq(m3_safetensors_open(&expected, "golden/pictures/rgb.safetensors.gz", &error), M3_OK);
@@ -27,7 +30,6 @@ START_TEST(as_pillow)
     }
     m3_safetensors_close(expected);
 }
-END_TEST
 
 static int read_it(const char *path)
 {
@@ -40,7 +42,7 @@ static int read_it(const char *path)
 }
 
 /* Every file that ends too soon is refused. Seen to fail with the end of the file not asked for. */
-START_TEST(cut_short)
+TEST(cut_short)
 {
     size_t count;
     static const char *const names[] = { "rgb8.png", "rgb8_adam7.png", "palette8.png", "grey16.png" };
@@ -55,10 +57,9 @@ START_TEST(cut_short)
         free(bytes);
     }
 }
-END_TEST
 
 /* One changed byte in a chunk breaks its checksum. Seen to fail with checksums of lesser chunks ignored. */
-START_TEST(damaged)
+TEST(damaged)
 {
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);
@@ -81,7 +82,6 @@ START_TEST(damaged)
     ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
     free(bytes);
 }
-END_TEST
 
 /* A picture of one colour: deflate makes it as small as a file can be. */
 static void write_blank(const char *path, int64_t height, int64_t width, int depth, int colour)
@@ -105,7 +105,7 @@ static void write_blank(const char *path, int64_t height, int64_t width, int dep
 
 /* Goal:  the ceiling refuses no right picture: blank ones, whose files are the smallest.
  * Seen to fail with 3 bytes per pixel in place of the stored samples. */
-START_TEST(blank)
+LOOP_TEST(blank, 3)
 {
     static const struct {
         int64_t height, width;
@@ -116,11 +116,10 @@ START_TEST(blank)
     write_blank(in_folder("x.png"), pictures[_i].height, pictures[_i].width, pictures[_i].depth, pictures[_i].colour);
     ck_assert_msg(read_it(in_folder("x.png")) == M3_OK, "%s", error.text);
 }
-END_TEST
 
 /* Sizes that no picture has: named as such, before any memory is asked for. Seen to fail with the first chunk's name
  * unread. */
-START_TEST(sizes)
+TEST(sizes)
 {
     static const struct {
         unsigned char side[8];
@@ -152,9 +151,8 @@ START_TEST(sizes)
     free(longer);
     free(bytes);
 }
-END_TEST
 
-START_TEST(no_png)
+TEST(no_png)
 {
     write_text(in_folder("text.png"), "this is not a picture, although it is long enough for one");
     write_text(in_folder("empty.png"), "");
@@ -163,23 +161,4 @@ START_TEST(no_png)
     ck_assert_int_eq(read_it(in_folder("empty.png")), M3_BAD_INPUT);
     ck_assert_int_eq(read_it(in_folder("absent.png")), M3_ABSENT);
     ck_assert_int_eq(read_it(folder), M3_BAD_INPUT);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("png");
-    TCase *tests = tcase_create("png");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, as_pillow);
-    tcase_add_test(tests, cut_short);
-    tcase_add_test(tests, damaged);
-    tcase_add_loop_test(tests, blank, 0, 3);
-    tcase_add_test(tests, sizes);
-    tcase_add_test(tests, no_png);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -10,6 +10,8 @@
 static void setup(void) { make_folder(); }
 static void teardown(void) { remove_folder(); }
 
+FIXTURE(setup, teardown);
+
 /* Writes a file, with its folders, below the test's folder. */
 static void write_below(const char *path, const char *text)
 {
@@ -76,18 +78,17 @@ enum { QUOTAS = sizeof quotas / sizeof quotas[0] };
 
 /* Goal:  the quota that the kernel enforces is the smallest one on the way from the group to the root.
  * Seen to fail with: only the own group; rounded down; "cpuacct" taken for "cpu". */
-START_TEST(quota)
+LOOP_TEST(quota, QUOTAS)
 {
     for (int i = 0; i < FILES && quotas[_i].files[i][0]; i++)
         write_below(quotas[_i].files[i][0], quotas[_i].files[i][1]);
     const int got = m3_processor_quota(in_folder(""));
     ck_assert_msg(got == quotas[_i].want, "%s: got %d, expected %d", quotas[_i].what, got, quotas[_i].want);
 }
-END_TEST
 
 /* Goal:  the user's word counts; else no more threads than processors of the affinity mask.
  * Seen to fail with OMP_NUM_THREADS left alone. */
-START_TEST(default_threads)
+TEST(default_threads)
 {
     unsetenv("OMP_NUM_THREADS");
     const int present = omp_get_num_procs(), quota = m3_processor_quota("");
@@ -95,17 +96,4 @@ START_TEST(default_threads)
     setenv("OMP_NUM_THREADS", "7", 1);
     omp_set_num_threads(7);         /* as the runtime does at the start of a process */
     ck_assert_int_eq(m3_processors(), 7);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("processors");
-    TCase *test = tcase_create("processors");
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(test, quota, 0, QUOTAS);
-    tcase_add_test(test, default_threads);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -34,6 +34,8 @@ static void teardown(void)
     remove_folder();
 }
 
+FIXTURE(setup, teardown);
+
 static void read_it(const char *name)
 {
     int fd;
@@ -51,7 +53,7 @@ static void holds(const char *name, const char *text)
     free(bytes);
 }
 
-START_TEST(what_was_opened)
+TEST(what_was_opened)
 {
     static const char *const names[] = { "read", "hard", "soft" };
     read_it("read");
@@ -67,10 +69,9 @@ START_TEST(what_was_opened)
     ck_assert_int_eq(write_it("read"), M3_OK);
     holds("read", "new");
 }
-END_TEST
 
 /* What is opened between the opening of an output and its end. */
-START_TEST(what_is_opened_later)
+TEST(what_is_opened_later)
 {
     struct m3_new_file file;
     ck_assert_int_eq(m3_new_file_open(&file, in_folder("read"), &error), M3_OK);
@@ -78,10 +79,9 @@ START_TEST(what_is_opened_later)
     ck_assert_int_eq(m3_new_file_commit(&file, &error), M3_USAGE);
     holds("read", "read");
 }
-END_TEST
 
 /* The files and the free names of a folder; standard output, which a shell has put there, is no such name. */
-START_TEST(names)
+TEST(names)
 {
     struct stat info;
     ck_assert_int_eq(m3_reading_note_folder(folder, "r*", "--model", &error), M3_OK);
@@ -97,10 +97,9 @@ START_TEST(names)
     ck_assert_int_eq(m3_reading_note_folder(in_folder("none"), "*", NULL, &error), M3_OK);
     ck_assert_int_eq(m3_reading_note_path(in_folder("none"), NULL, &error), M3_OK);
 }
-END_TEST
 
 /* A file without a name is the task's own, and may be written again. */
-START_TEST(nameless)
+TEST(nameless)
 {
     char path[64];
     int fd;
@@ -111,7 +110,6 @@ START_TEST(nameless)
         close(fd);
     }
 }
-END_TEST
 
 static void *in_another_thread(void *status)
 {
@@ -119,7 +117,7 @@ static void *in_another_thread(void *status)
     return NULL;
 }
 
-START_TEST(tasks)
+TEST(tasks)
 {
     struct m3_reading inner;
     pthread_t thread;
@@ -135,7 +133,6 @@ START_TEST(tasks)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(status, M3_OK);
 }
-END_TEST
 
 static uint64_t announced;
 
@@ -147,7 +144,7 @@ static void announce(const char *path, uint64_t bytes)
 
 /* A file of a gigabyte is announced before its data is written, a smaller one is not. Seen to fail with every file
  * announced, and with none. */
-START_TEST(large_files)
+TEST(large_files)
 {
     task.announce = announce;
     for (int less = 1; less >= 0; less--) {
@@ -159,21 +156,4 @@ START_TEST(large_files)
         ck_assert_uint_eq(announced, less ? 0 : 1000000000);
         m3_writer_abandon(writer);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("reading");
-    TCase *tests = tcase_create("reading");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, what_was_opened);
-    tcase_add_test(tests, what_is_opened_later);
-    tcase_add_test(tests, names);
-    tcase_add_test(tests, nameless);
-    tcase_add_test(tests, tasks);
-    tcase_add_test(tests, large_files);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

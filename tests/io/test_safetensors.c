@@ -26,6 +26,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(60);
+FIXTURE(setup, teardown);
+
 /* ---- Reader ---- */
 
 static const char good[] = "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -33,7 +36,7 @@ static const char good[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                            "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}";
 enum { GOOD_BYTES = 30 };
 
-START_TEST(reads_a_file)
+TEST(reads_a_file)
 {
     const char *path = in_folder("x.safetensors");
     write_safetensors(path, good, GOOD_BYTES);
@@ -66,10 +69,9 @@ START_TEST(reads_a_file)
     ck_assert_mem_eq(header, whole, bytes);
     free(whole);
 }
-END_TEST
 
 /* Files that look odd and are good: each with the number of its tensors. */
-START_TEST(accepts)
+TEST(accepts)
 {
     static const struct {
         const char *json;
@@ -102,12 +104,11 @@ START_TEST(accepts)
         file = NULL;
     }
 }
-END_TEST
 
 /* Goal:  each fault of a header is refused with a line that names it.
  * Given: one fault at a time; beside each stands a part of its line. Seen to fail with each check taken out in turn.
  * */
-START_TEST(refuses)
+TEST(refuses)
 {
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
     static const struct {
@@ -174,22 +175,20 @@ START_TEST(refuses)
         m3_error_free(&error);
     }
 }
-END_TEST
 
-START_TEST(reports_every_fault)
+TEST(reports_every_fault)
 {
     write_safetensors(in_folder("x"), "{\"a\":1,\"b\":{\"dtype\":\"Q4\"},\"__metadata__\":{\"k\":0,\"l\":[]}}", 0);
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("x"), &error), M3_BAD_INPUT);
     ck_assert_int_eq(error.count, 4);
 }
-END_TEST
 
 /*
  * Given: files as NumPy and PyTorch write them
  * When: one is opened
  * Then: one line names the way to convert it, before its first bytes are taken for a length
  */
-START_TEST(names_the_way_for_other_formats)
+TEST(names_the_way_for_other_formats)
 {
     static const struct {
         const char *bytes;
@@ -212,9 +211,8 @@ START_TEST(names_the_way_for_other_formats)
         m3_error_free(&error);
     }
 }
-END_TEST
 
-START_TEST(absent_or_no_file)
+TEST(absent_or_no_file)
 {
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("none"), &error), M3_ABSENT);
     ck_assert_ptr_nonnull(strstr(error.text, "none: cannot open"));
@@ -224,10 +222,9 @@ START_TEST(absent_or_no_file)
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("pipe"), &error), M3_BAD_INPUT);
     ck_assert_ptr_null(file);
 }
-END_TEST
 
 /* Header lengths that the file does not have, and every length that a cut can leave. */
-START_TEST(cut_short)
+TEST(cut_short)
 {
     static const uint64_t lengths[] = { 1, 100000000, 100000001, INT64_MAX, UINT64_MAX, UINT64_MAX - 7 };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -249,7 +246,6 @@ START_TEST(cut_short)
     }
     free(whole);
 }
-END_TEST
 
 /* Opens whatever the bytes are. If they pass, everything that is handed out must lie in the file. */
 static void open_damaged(const unsigned char *bytes, size_t size)
@@ -273,7 +269,7 @@ static void open_damaged(const unsigned char *bytes, size_t size)
 }
 
 /* Goal: no damage to a byte of the header, with every bit flipped in turn or with the byte taken out, leads astray. */
-START_TEST(damaged_headers)
+TEST(damaged_headers)
 {
     size_t size;
     write_safetensors(in_folder("whole"), good, GOOD_BYTES);
@@ -291,7 +287,6 @@ START_TEST(damaged_headers)
     free(whole);
     free(damaged);
 }
-END_TEST
 
 /* ---- Writer ---- */
 
@@ -333,7 +328,7 @@ static void check_written(const unsigned char *bytes, size_t size)
 
 /* Goal:  the file is right byte for byte, however the data is cut into pieces, and nothing else is left behind.
  * Seen to fail with narrow dtypes first in the file, and without the seek to the place of a tensor. */
-START_TEST(writes_bytes)
+TEST(writes_bytes)
 {
     for (size_t piece = 1; piece <= GIVEN; piece++) {
         struct m3_writer *writer = declare(in_folder("out.safetensors"));
@@ -353,9 +348,8 @@ START_TEST(writes_bytes)
     ck_assert_mem_eq(m3_safetensors_find(file, "bytes")->data, "abc", 3);
     ck_assert_int_eq(m3_safetensors_find(file, "empty")->count, 0);
 }
-END_TEST
 
-START_TEST(writes_nothing_at_all)
+TEST(writes_nothing_at_all)
 {
     struct m3_writer *writer;
     ck_assert_int_eq(m3_writer_new(&writer, in_folder("none"), &error), M3_OK);
@@ -367,10 +361,9 @@ START_TEST(writes_nothing_at_all)
     ck_assert_mem_eq(bytes, "\x08\0\0\0\0\0\0\0{}      ", 16);
     free(bytes);
 }
-END_TEST
 
 /* Goal: calls that break the rules fail, and so does the commit; the old file and no other is there afterwards. */
-START_TEST(broken_rules)
+TEST(broken_rules)
 {
     enum { MISSING, TOO_MUCH, TWICE, RESERVED, RANK, NEGATIVE, OVERFLOW, LATE, NOT_UTF8, EARLY, NO_BEGIN, RULES };
     for (int rule = 0; rule < RULES; rule++) {
@@ -402,19 +395,17 @@ START_TEST(broken_rules)
         free(bytes);
     }
 }
-END_TEST
 
-START_TEST(abandoned)
+TEST(abandoned)
 {
     write_text(in_folder("out"), "old");
     m3_writer_abandon(declare(in_folder("out")));
     m3_writer_abandon(NULL);
     ck_assert_int_eq(file_count(), 1);
 }
-END_TEST
 
 /* What is there and is no file must not be replaced, and a folder that is not there not be made. */
-START_TEST(no_place_to_write)
+TEST(no_place_to_write)
 {
     struct m3_writer *writer;
     ck_assert_int_eq(m3_writer_new(&writer, in_folder("none/out"), &error), M3_IO);
@@ -425,7 +416,6 @@ START_TEST(no_place_to_write)
     ck_assert_ptr_nonnull(strstr(error.text, "/dev/full: not a regular file"));
     ck_assert_ptr_null(writer);
 }
-END_TEST
 
 /* Bytes that do not compress. */
 static void fill(unsigned char *bytes, size_t count)
@@ -447,7 +437,7 @@ static int write_one(const char *name, const unsigned char *bytes, int64_t count
 /* Goal:  a disk that fills up: M3_IO with the system's words, the old file kept, no temporary left; in the plain file,
  *        and in the second file of a ".gz", which here is larger than the plain one.
  * Given: a limit on the size of a file, which cuts a write in the middle as a full disk does. */
-START_TEST(full_disk)
+TEST(full_disk)
 {
     enum { COUNT = 200000 };
     static unsigned char bytes[COUNT];
@@ -474,12 +464,11 @@ START_TEST(full_disk)
     }
     ck_assert_int_eq(file_count(), 3);
 }
-END_TEST
 
 /* ---- gzip ---- */
 
 /* Goal: the container holds the same bytes, as zlib's own file reader sees them, and is the same each time. */
-START_TEST(gzip_round_trip)
+TEST(gzip_round_trip)
 {
     unsigned char *packed[2], plain[4096];
     size_t size[2];
@@ -504,11 +493,10 @@ START_TEST(gzip_round_trip)
     free(packed[0]);
     free(packed[1]);
 }
-END_TEST
 
 /* Goal: a cut at any byte is refused; damage to any bit is refused, or harmless (in the gzip header, and in the bits
  * that fill the last byte before the checksum). */
-START_TEST(gzip_damaged)
+TEST(gzip_damaged)
 {
     size_t size;
     struct m3_writer *writer = declare(in_folder("out.gz"));
@@ -539,10 +527,9 @@ START_TEST(gzip_damaged)
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("x.gz"), &error), M3_BAD_INPUT);
     free(packed);
 }
-END_TEST
 
 /* A gzip file may be several, one after the other; bytes after it that are none are refused. */
-START_TEST(gzip_members)
+TEST(gzip_members)
 {
     size_t size;
     write_safetensors(in_folder("plain"), good, GOOD_BYTES);
@@ -563,11 +550,10 @@ START_TEST(gzip_members)
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("x.gz"), &error), M3_BAD_INPUT);
     free(plain);
 }
-END_TEST
 
 /* Goal: pages that were given back hold the same bytes when they are read again, plain or inflated.
  * Seen to fail with an anonymous mapping for the inflated bytes: they came back as zeros. */
-START_TEST(pages_come_back)
+TEST(pages_come_back)
 {
     enum { COUNT = 300001 };
     static unsigned char bytes[COUNT];
@@ -589,11 +575,10 @@ START_TEST(pages_come_back)
         file = NULL;
     }
 }
-END_TEST
 
 /* Goal: a program that is killed leaves no temporary file: until commit it has no name, where the system can do that.
  * Seen to fail with the named file made at once. */
-START_TEST(nameless_until_commit)
+TEST(nameless_until_commit)
 {
     struct m3_writer *writer;
     const int64_t shape[1] = { 4 };
@@ -611,13 +596,12 @@ START_TEST(nameless_until_commit)
     ck_assert_int_eq(mkdir(in_folder("empty"), 0700), 0);
     m3_writer_abandon(writer);
 }
-END_TEST
 
 /* Goal:  a sealed file that has changed anywhere is not taken for the one that was sealed.
  * Given: tensors of two widths, one of them empty, written in turn; plain and packed; then each byte changed in turn.
  * Claim: the seal of what was written holds; every change is refused, by the reader or by the seal; so is no seal.
  * Seen to fail with the text of the header before the seal left out of the hash. */
-START_TEST(sealed)
+TEST(sealed)
 {
     static const char *const names[] = { "plain", "packed.gz" };
     static const float numbers[4] = { 1, 2, 3, 4 };
@@ -657,24 +641,4 @@ START_TEST(sealed)
     ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("out.safetensors"), &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_check_seal(file, &error), M3_BAD_INPUT);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    /* clang-format off */
-    const TTest *const tests[] = {
-        reads_a_file, accepts, refuses, reports_every_fault, names_the_way_for_other_formats, absent_or_no_file,
-        cut_short, damaged_headers,
-        writes_bytes, writes_nothing_at_all, broken_rules, abandoned, no_place_to_write, full_disk,
-        gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit, sealed,
-    };
-    /* clang-format on */
-    Suite *suite = suite_create("safetensors");
-    TCase *test = tcase_create("safetensors");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, setup, teardown);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(test, tests[i]);
-    suite_add_tcase(suite, test);
-    return suite;
 }

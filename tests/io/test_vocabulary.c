@@ -3,6 +3,8 @@
 
 #include "io/vocabulary.h"
 
+FIXTURE(make_folder, remove_folder);
+
 enum { V = 12 };
 
 static struct m3_error notes, error;
@@ -27,7 +29,7 @@ static void check_text(const struct m3_vocabulary *v, int64_t id, const char *by
 
 /* The characters that stand for bytes, as the library tokenizers writes them; a special token is not spelt.
  * Seen to fail with the others counted from 255, with 173 among the printed ones, and with special tokens spelt. */
-START_TEST(byte_level)
+TEST(byte_level)
 {
     struct m3_vocabulary *v = opened(
         "{\"model\": {\"vocab\": {\"\\u0120caf\\u00c3\\u00a9\": 0, \"\\u010a\": 1, \"\\u0100\": 2, \"\\u0121\": 3, "
@@ -50,10 +52,9 @@ START_TEST(byte_level)
     ck_assert_int_eq(notes.count, 0);
     m3_vocabulary_close(v);
 }
-END_TEST
 
 /* Seen to fail with pieces spelt as bytes in every file, and with a list taken for an object. */
-START_TEST(other_kinds)
+TEST(other_kinds)
 {
     char *text;
     size_t length;
@@ -73,10 +74,9 @@ START_TEST(other_kinds)
     free(text);
     m3_vocabulary_close(v);
 }
-END_TEST
 
 /* A file that cannot be used is a note, because a run needs no words. Seen to fail without the note. */
-START_TEST(refused)
+TEST(refused)
 {
     static const char *const texts[] = { "", "{", "[]", "{\"model\": {\"vocab\": 3}}",
                                          "{\"model\": {\"vocab\": {\"a\": 1, \"a\": 2}}}" };
@@ -92,10 +92,9 @@ START_TEST(refused)
     ck_assert_ptr_nonnull(strstr(notes.text, "tokens are shown without their text"));
     m3_error_free(&notes);
 }
-END_TEST
 
 /* Seen to fail with a control character, a mark of direction, a quote and half a character printed as they are. */
-START_TEST(quoted)
+TEST(quoted)
 {
     static const struct {
         const char *bytes;
@@ -123,19 +122,4 @@ START_TEST(quoted)
         ck_assert_int_eq(memcmp(own, i == 5 ? "\0z" : all[i].whole, want), 0);
         free(own);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("vocabulary");
-    TCase *tests = tcase_create("vocabulary");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, byte_level);
-    tcase_add_test(tests, other_kinds);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, quoted);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -24,6 +24,9 @@ static void make_files(void)
     memory_file(dump);
 }
 
+TIMEOUT(60);
+FIXTURE(make_files, remove_folder);
+
 struct norm {
     double offset;
     int calls, status;
@@ -74,7 +77,7 @@ static int judge(struct m3_library_report *report, struct norm *how)
     return status;
 }
 
-START_TEST(cases_in_memory)
+TEST(cases_in_memory)
 {
     struct m3_library_report report;
     struct norm how = { .offset = 1 };
@@ -90,9 +93,8 @@ START_TEST(cases_in_memory)
     ck_assert_ptr_nonnull(strstr(report.text, "norm.no_plus_one"));
     m3_library_report_free(&report);
 }
-END_TEST
 
-START_TEST(a_model)
+TEST(a_model)
 {
     static const int64_t ids[] = { 5, 17, 3, 60 };
     struct m3_error notes = { 0 }, error = { 0 };
@@ -123,9 +125,8 @@ START_TEST(a_model)
     m3_error_free(&error);
     m3_error_free(&notes);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     struct m3_error error = { 0 };
     struct m3_library_report report;
@@ -158,11 +159,10 @@ START_TEST(refusals)
     ck_assert_ptr_null(report.text);
     m3_error_free(&error);
 }
-END_TEST
 
 /* Goal:  a structure that is zero but for what is needed has the documented defaults; without that it is refused.
  * Seen to fail with each check of a needed field left out (the process crashes). */
-START_TEST(zeroed)
+TEST(zeroed)
 {
     static const int64_t ids[] = { 5, 17 };
     const struct m3_library_model needs[] = {
@@ -196,11 +196,10 @@ START_TEST(zeroed)
     ck_assert_int_eq(m3_library_compare(&report, &(struct m3_library_compare){ 0 }, NULL), M3_USAGE);
     ck_assert_int_eq(m3_library_check(NULL, &check, NULL), M3_USAGE);
 }
-END_TEST
 
 /* Goal:  a caller with a smaller or a larger structure is understood, unless the larger one asks for more.
  * Seen to fail with the caller's size not looked at. */
-START_TEST(other_sizes)
+TEST(other_sizes)
 {
     struct {
         struct m3_library_make make;
@@ -218,11 +217,10 @@ START_TEST(other_sizes)
     ck_assert_int_eq(m3_library_make(&older, &error), M3_USAGE);
     m3_error_free(&error);
 }
-END_TEST
 
 /* Goal:  no output replaces what the same call reads; the next call may write it.
  * Seen to fail without m3_reading_begin in m3_library_begin. */
-START_TEST(over_an_input)
+TEST(over_an_input)
 {
     static const int64_t ids[] = { 5, 17 };
     char own[512];
@@ -250,9 +248,8 @@ START_TEST(over_an_input)
     }
     m3_error_free(&error);
 }
-END_TEST
 
-START_TEST(the_list)
+TEST(the_list)
 {
     struct m3_error error = { 0 };
     char *lines;
@@ -260,23 +257,4 @@ START_TEST(the_list)
     ck_assert_ptr_nonnull(strstr(lines, "{\"type\":\"operator\",\"name\":\"rms_norm\""));
     m3_library_free(lines);
     ck_assert_int_eq(m3_library_abi(), M3_LIBRARY_ABI);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("library");
-    TCase *tests = tcase_create("library");
-    tcase_add_checked_fixture(tests, make_files, remove_folder);
-    tcase_add_test(tests, cases_in_memory);
-    tcase_add_test(tests, a_model);
-    tcase_add_test(tests, refusals);
-    tcase_add_test(tests, zeroed);
-    tcase_add_test(tests, other_sizes);
-    tcase_add_test(tests, over_an_input);
-    tcase_add_test(tests, the_list);
-    tcase_set_timeout(tests, 60);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

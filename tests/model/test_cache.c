@@ -8,6 +8,9 @@
 #include "guard.h"
 #include "slice.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 enum { DRAWN = 331, STEP_EDGES = 0 };
 
 /* ---- chunks */
@@ -47,7 +50,7 @@ static void in_chunks(struct m3_cache *cache, int64_t step)
  * Seen to fail with: blocks anchored at the chunk's start; scores over the chunk's index keys alone; a key, value or
  * index key written one place on; rotary angles of the place in the chunk; the causal bound of the place in the chunk;
  * the cached length counted in calls; noise by the row of the chunk. A slice has half of the chunks in each engine. */
-START_TEST(chunks_are_one_call)
+LOOP_TEST(chunks_are_one_call, 4 * CHUNKED)
 {
     int i = _i / 4;
     open_model(chunked[i].model, _i / 2 % 2 ? m3_engine_f64() : m3_engine_f32(),
@@ -67,11 +70,10 @@ START_TEST(chunks_are_one_call)
     }
     close_all();
 }
-END_TEST
 
 /* Goal:  calls of fewer than 32 rows have the bits of calls of one row, with BLAS too: what greedy drafting rests on.
  * Seen to fail with BLAS for calls of 8 rows and more. */
-START_TEST(short_calls_are_single_rows)
+LOOP_TEST(short_calls_are_single_rows, 4)
 {
     static const int64_t steps[] = { 1, 2, 7, 31 };
     open_model(_i / 2 ? "golden/block128/model" : TINY, _i % 2 ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_BLAS);
@@ -86,7 +88,6 @@ START_TEST(short_calls_are_single_rows)
     }
     close_all();
 }
-END_TEST
 
 /* Rows [p0, p0 + n) of module m; hidden [T,H] holds what they take, and then what they hand on. */
 static void module_rows(struct m3_cache *cache, char *hidden, int64_t m, int64_t p0, int64_t n)
@@ -108,7 +109,7 @@ static void module_rows(struct m3_cache *cache, char *hidden, int64_t m, int64_t
  *        empty cache, which holds nothing of the modules then.
  * Seen to fail with: modules that share the main model's length; module 1 over the keys of module 0; no module beside
  * an empty cache. */
-START_TEST(modules_in_chunks)
+LOOP_TEST(modules_in_chunks, 2)
 {
     static const int64_t steps[] = { 1, 7, 64, 4096 };
     open_model(MTP, _i ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_ORDERED);
@@ -138,11 +139,10 @@ START_TEST(modules_in_chunks)
     free(hidden);
     close_all();
 }
-END_TEST
 
 /* Goal:  1, 2 and 5 threads give the same bits after a cached prefix.
  * Seen to fail with attend_blocks that leaves a block out where it has several threads. */
-START_TEST(threads_change_no_bit)
+LOOP_TEST(threads_change_no_bit, 4)
 {
     static struct whole one;
     open_model("golden/block128/model", _i / 2 ? m3_engine_f64() : m3_engine_f32(),
@@ -165,14 +165,13 @@ START_TEST(threads_change_no_bit)
     forget(&one);
     close_all();
 }
-END_TEST
 
 /* Goal:  after cutting back, other tokens give what a fresh call over the shorter prefix and those tokens gives: of the
  *        forgotten tokens no key, value or index key is left. Cut inside a block, at its edge, to nothing; again and
  *        again, as rejected drafts do.
  * Seen to fail with: a length that never shrinks; index keys written after the longest length ever held (known bug
  * cache.index_key). */
-START_TEST(cutting_back)
+LOOP_TEST(cutting_back, 2)
 {
     static const int64_t cuts[] = { 0, 59, 60, 61, 99 };
     open_model(TINY, _i ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_ORDERED);
@@ -200,7 +199,6 @@ START_TEST(cutting_back)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* ---- failures */
 
@@ -251,7 +249,7 @@ enum { FAILURES = sizeof failures / sizeof *failures };
 
 /* Goal:  a pass that fails leaves the length, and what is after it has no part in the next pass.
  * Seen to fail with: the length set whatever the status; the length set before the pass; rows of logits unchecked. */
-START_TEST(a_failed_pass_holds_nothing)
+LOOP_TEST(a_failed_pass_holds_nothing, FAILURES)
 {
     double *logits = malloc(41 * 211 * sizeof *logits);
     make_nan_model();
@@ -287,11 +285,10 @@ START_TEST(a_failed_pass_holds_nothing)
     free(logits);
     close_all();
 }
-END_TEST
 
 /* Goal: a cache holds every layer, so a call over some of them is refused, and holds nothing.
  * Seen to fail with the check taken out. */
-START_TEST(some_layers_are_refused)
+TEST(some_layers_are_refused)
 {
     open_tiny(m3_engine_f32(), M3_LINEAR_ORDERED, 9);
     struct m3_cache *cache = new_cache();
@@ -311,11 +308,10 @@ START_TEST(some_layers_are_refused)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* Goal: numbers of the other engine, or of another model, are never taken for this one's.
  * Seen to fail with either check taken out. */
-START_TEST(another_cache_is_refused)
+TEST(another_cache_is_refused)
 {
     struct m3_cache *others[2];
     open_model(MTP, m3_engine_f64(), M3_LINEAR_BLAS);
@@ -346,11 +342,10 @@ START_TEST(another_cache_is_refused)
     m3_model_close(tiny_model);
     close_all();
 }
-END_TEST
 
 /* Goal: arrays that are large enough for large pages grow, and keep their numbers.
  * Seen to fail with large pages asked for in a part of an array only: then it cannot be remapped. */
-START_TEST(large_arrays_grow)
+TEST(large_arrays_grow)
 {
     static const int64_t places[] = { 40001, 90001, 200003 };
     open_model("golden/block128/model", m3_engine_f32(), M3_LINEAR_BLAS);
@@ -367,12 +362,11 @@ START_TEST(large_arrays_grow)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* Goal:  the logits of the last n rows are those rows of the tap, whatever n, with a sink and without, cached or not.
  * Seen to fail with: rows counted from the first one wanted of each piece; rows from one before; pieces that begin at
  * the first row wanted. */
-START_TEST(last_rows_of_logits)
+LOOP_TEST(last_rows_of_logits, 4)
 {
     static const int64_t counts[] = { 1, 2, 35, 36, 37, 63, 64, 65, 100 };
     open_tiny(_i / 2 ? m3_engine_f64() : m3_engine_f32(), _i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, 100);
@@ -395,27 +389,4 @@ START_TEST(last_rows_of_logits)
             m3_cache_free(cache);
         }
     close_all();
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cache");
-    TCase *tests = tcase_create("cache");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, chunks_are_one_call, 0, 4 * CHUNKED);
-    tcase_add_loop_test(tests, short_calls_are_single_rows, 0, 4);
-    tcase_add_loop_test(tests, modules_in_chunks, 0, 2);
-    tcase_add_loop_test(tests, threads_change_no_bit, 0, 4);
-    tcase_add_loop_test(tests, cutting_back, 0, 2);
-    tcase_add_loop_test(tests, a_failed_pass_holds_nothing, 0, FAILURES);
-    tcase_add_test(tests, some_layers_are_refused);
-    tcase_add_test(tests, another_cache_is_refused);
-    tcase_add_test(tests, large_arrays_grow);
-    tcase_add_loop_test(tests, last_rows_of_logits, 0, 4);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -6,6 +6,9 @@
 
 #include "model/files/cache_file.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 enum { DRAWN = 331 };
 
 static int save(const struct m3_cache *cache, const char *path, const struct m3_engine *its,
@@ -58,7 +61,7 @@ static void check_filled(const struct m3_cache *cache, int64_t l, int64_t S)
 /* Goal:  parts grow one by one, by small steps and great leaps, and none loses what it or another holds; a layer that
  *        is not sparse has no index keys.
  * Seen to fail with: growth by fresh pages; a part that grows the layers of another. */
-START_TEST(growth_keeps_what_is_held)
+LOOP_TEST(growth_keeps_what_is_held, 2)
 {
     static const int64_t sizes[] = { 1, 2, 255, 256, 257, 300, 511, 513, 1025, 5000, 5001, 40000 };
     open_model(MTP, _i ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_BLAS);
@@ -85,7 +88,6 @@ START_TEST(growth_keeps_what_is_held)
     m3_cache_free(NULL);
     close_all();
 }
-END_TEST
 
 /* Pages of address space that the process holds. */
 static int64_t address_pages(void)
@@ -102,7 +104,7 @@ static int64_t address_pages(void)
  *        many for the system, and room for some of the arrays but not for the last.
  * Seen to fail with: products unchecked; the arrays that had grown left grown (the address space tells); the new number
  * of places kept. */
-START_TEST(no_memory_changes_nothing)
+LOOP_TEST(no_memory_changes_nothing, 2)
 {
     /* The last one times 160 and 64 bytes is 160 and 64, modulo 2^64. */
     static const int64_t absurd[] = { INT64_MAX / 4,    INT64_MAX / 2,    INT64_MAX,
@@ -137,7 +139,6 @@ START_TEST(no_memory_changes_nothing)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* ---- files */
 
@@ -151,7 +152,7 @@ static struct m3_cache *load(const char *path)
 /* Goal:  a saved and loaded cache continues bit for bit, in both precisions, also compressed; it is the main model's
  *        alone.
  * Seen to fail with: the length off by one; index keys not written. */
-START_TEST(saved_and_loaded)
+LOOP_TEST(saved_and_loaded, 8)
 {
     const char *name = _i % 2 ? "cache.safetensors.gz" : "cache.safetensors";
     open_model(_i / 4 ? MTP : TINY, _i / 2 % 2 ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_ORDERED);
@@ -182,12 +183,11 @@ START_TEST(saved_and_loaded)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* Goal:  the file has the names, shapes and dtype that its header promises, in which any reader finds the keys of the
  *        taps.
  * Seen to fail with k and v exchanged in the file. */
-START_TEST(the_file_holds_the_taps)
+LOOP_TEST(the_file_holds_the_taps, 2)
 {
     static const struct {
         const char *kind;
@@ -226,14 +226,13 @@ START_TEST(the_file_holds_the_taps)
     m3_cache_free(cache);
     close_all();
 }
-END_TEST
 
 /* Goal:  a file that cannot be written leaves none; one that is not there, of the other precision, of another reading,
  *        or with a bit changed leaves the cache empty, and fit for use.
  *        The same for one whose numbers are saved as they were, but are no numbers.
  * Seen to fail with: the precision unchecked; the reading unchecked; the length set before the checks; infinity
  * taken. */
-START_TEST(files_that_are_refused)
+TEST(files_that_are_refused)
 {
     open_tiny(m3_engine_f32(), M3_LINEAR_ORDERED, 70);
     struct m3_semantics other = model->config.semantics;
@@ -272,22 +271,4 @@ START_TEST(files_that_are_refused)
     m3_cache_free(cache);
     m3_cache_free(empty);
     close_all();
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("cache_store");
-    TCase *tests = tcase_create("cache_store");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, growth_keeps_what_is_held, 0, 2);
-    tcase_add_loop_test(tests, no_memory_changes_nothing, 0, 2);
-    tcase_add_loop_test(tests, saved_and_loaded, 0, 8);
-    tcase_add_loop_test(tests, the_file_holds_the_taps, 0, 2);
-    tcase_add_test(tests, files_that_are_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

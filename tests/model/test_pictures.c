@@ -7,6 +7,8 @@
 #include "io/safetensors.h"
 #include "model/pictures.h"
 
+FIXTURE(make_folder, remove_folder);
+
 static const struct m3_vision_config released = {
     .present = 1, .patch = 14, .channels = 3, .spatial_merge = 2, .temporal_patch = 2, .segment_max_frames = 4
 };
@@ -41,7 +43,7 @@ static void same_grid(const int64_t grid[3], const struct m3_tensor *want)
 /* Goal:  pixel values of stills are the public processor's, bit for bit: greatest difference 0.
  * Seen to fail with row and column of a merge group exchanged, with pixels divided by 255 first, with mean and
  * deviation in double, with the second frame left as it was, and with the two limits exchanged. */
-START_TEST(stills)
+TEST(stills)
 {
     static const char *const names[] = { "photo", "small", "tall", "as_is" };
     struct m3_safetensors *file;
@@ -64,12 +66,11 @@ START_TEST(stills)
     m3_pictures_free(&pictures);
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* Goal:  the same for a video of an odd number of frames, whose last is repeated, after a still.
  * Seen to fail without the repeated frame, with frames in descending order, with only the width compared, and with the
  * limit of images. */
-START_TEST(video)
+TEST(video)
 {
     struct m3_safetensors *file;
     struct m3_pictures pictures = { 0 };
@@ -110,9 +111,8 @@ START_TEST(video)
     m3_pictures_free(&pictures);
     m3_safetensors_close(file);
 }
-END_TEST
 
-START_TEST(bad_files)
+TEST(bad_files)
 {
     struct m3_pictures pictures = { 0 };
     struct m3_picture_size size;
@@ -130,10 +130,9 @@ START_TEST(bad_files)
     ck_assert(pictures.images == 0 && pictures.videos == 0 && pictures.P == 0);
     m3_pictures_free(&pictures);
 }
-END_TEST
 
 /* Grids that cannot be, or that do not add up. Seen to fail without the multiples, the lower bound, and the sum. */
-START_TEST(bad_grids)
+TEST(bad_grids)
 {
     static const struct {
         int64_t grid[2][3];
@@ -165,13 +164,12 @@ START_TEST(bad_grids)
     ck_assert(pictures.images == 2 && pictures.videos == 0 && pictures.P == 8);
     m3_pictures_free(&pictures);
 }
-END_TEST
 
 /* Goal:  time, row and column of every patch in merge order, and where segments end, for two stills and a video of 5
  *        steps with at most 4 to a segment.
  * Seen to fail with time that continues after a boundary, with places in raster order, with the limit on images, with
  * one segment for images and videos together, and with 2 for the merge size. */
-START_TEST(segments)
+TEST(segments)
 {
     const int64_t grid[3][3] = { { 1, 2, 4 }, { 1, 2, 2 }, { 5, 2, 2 } };
     static const int64_t still[8][3] = { { 0, 0, 0 }, { 0, 0, 1 }, { 0, 1, 0 }, { 0, 1, 1 },
@@ -223,21 +221,4 @@ START_TEST(segments)
     pictures = (struct m3_pictures){ .images = 2, .grid = (int64_t (*)[3])(uintptr_t)grid, .P = 12, .image_P = 12 };
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_NONE), 1);
     ck_assert_int_eq(ends[0], 12);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("pictures");
-    TCase *tests = tcase_create("pictures");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, stills);
-    tcase_add_test(tests, video);
-    tcase_add_test(tests, bad_files);
-    tcase_add_test(tests, bad_grids);
-    tcase_add_test(tests, segments);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

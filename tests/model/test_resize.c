@@ -13,7 +13,7 @@ static struct m3_error error;
 
 /* Goal:  every row of golden/pictures/resize.json: halves to even, both limits of images and of videos, long sides.
  * Seen to fail with halves rounded up, and with the ceiling for the floor above the limit. */
-START_TEST(sizes)
+TEST(sizes)
 {
     static const char *const kinds[] = { "images", "videos" };
     json_t *table = json_load_file("golden/pictures/resize.json", 0, NULL);
@@ -38,10 +38,9 @@ START_TEST(sizes)
     }
     json_decref(table);
 }
-END_TEST
 
 /* Seen to fail with >= for >. */
-START_TEST(proportions)
+TEST(proportions)
 {
     int64_t h, w;
     ck_assert_int_eq(m3_smart_resize(&h, &w, 10, 2000, 28, 3136, 451584), 0);
@@ -49,11 +48,10 @@ START_TEST(proportions)
     ck_assert_int_eq(m3_smart_resize(&h, &w, 200, 1, 28, 3136, 451584), 0);
     ck_assert_int_eq(m3_smart_resize(&h, &w, 201, 1, 28, 3136, 451584), -1);
 }
-END_TEST
 
 /* Goal:  bit for bit what PyTorch's uint8 bicubic, antialiased, gives: both ways, one axis kept, single pixels, noise.
  * Seen to fail with a = -0.75, with down before across, and with the centre off by half. */
-START_TEST(bytes)
+TEST(bytes)
 {
     struct m3_safetensors *file;
     int pairs = 0;
@@ -77,18 +75,4 @@ START_TEST(bytes)
     ck_assert_int_gt(pairs, 15);
     ck_assert_int_eq(m3_safetensors_count(file), 2 * pairs);
     m3_safetensors_close(file);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("resize");
-    TCase *tests = tcase_create("resize");
-    tcase_add_test(tests, sizes);
-    tcase_add_test(tests, proportions);
-    tcase_add_test(tests, bytes);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

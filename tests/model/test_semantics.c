@@ -6,7 +6,7 @@
 
 static struct m3_error error;
 
-START_TEST(fields)
+TEST(fields)
 {
     struct m3_semantics s = { .local_blocks = 1 };
     static const char *const settings[] = { "selection=union", "pool=lse",       "index_scale=rsqrt",
@@ -29,10 +29,9 @@ START_TEST(fields)
     ck_assert_int_eq(m3_semantics_set(&s, "selection=group", &error), M3_OK);
     ck_assert(s.selection == M3_SELECT_GROUP);
 }
-END_TEST
 
 /* A number, and which noise. Seen to fail with the number read as an integer. */
-START_TEST(noise)
+TEST(noise)
 {
     struct m3_semantics s = { .local_blocks = 1 };
     ck_assert_int_eq(m3_semantics_set(&s, "jitter=0.01", &error), M3_OK);
@@ -44,9 +43,8 @@ START_TEST(noise)
     ck_assert_int_eq(m3_semantics_set(&s, "jitter=1", &error), M3_OK);
     ck_assert(s.jitter == 1);
 }
-END_TEST
 
-START_TEST(refused)
+TEST(refused)
 {
     /* clang-format off */
     static const char *const wrong[] = { "pool", "pool=", "pool=mean", "=max", "poo=max", "pools=max", "init_blocks=-1",
@@ -59,11 +57,10 @@ START_TEST(refused)
         ck_assert_msg(m3_semantics_set(&s, wrong[i], &error) == M3_USAGE, "%s", wrong[i]);
     ck_assert_int_eq(error.count, (int)(sizeof wrong / sizeof wrong[0]));
 }
-END_TEST
 
 /* Goal:  what a dump says is read back as it was; what cannot be read says nothing.
  * Seen to fail with numbers left out, and with local_blocks 0 where nothing is said. */
-START_TEST(read_back)
+TEST(read_back)
 {
     static const char *const said[] = {
         "{}",
@@ -87,19 +84,4 @@ START_TEST(read_back)
         ck_assert_str_eq(json, "{}");
         free(json);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("semantics");
-    TCase *tests = tcase_create("semantics");
-    tcase_add_test(tests, fields);
-    tcase_add_test(tests, noise);
-    tcase_add_test(tests, refused);
-    tcase_add_test(tests, read_back);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -57,7 +57,7 @@ static const struct { const char *name, *shape; enum m3_tap_where where; enum m3
 
 /* Goal:  the table is the dictionary, in its order, and names are made and read alike.
  * Seen to fail with two rows of the table exchanged, and with a wrong shape. */
-START_TEST(table_is_the_dictionary)
+TEST(table_is_the_dictionary)
 {
     ck_assert_int_eq(sizeof dictionary / sizeof *dictionary, M3_TAPS);
     for (int i = 0; i < M3_TAPS; i++) {
@@ -77,11 +77,10 @@ START_TEST(table_is_the_dictionary)
         ck_assert_int_eq(m3_tap_table[i].kind, dictionary[i].kind);
     }
 }
-END_TEST
 
 /* Goal:  a module's layer has the taps of a text layer, under the module's name, and no others.
  * Seen to fail with "mtp.3.layer.logits" taken, and with the module's number left as it is. */
-START_TEST(layers_of_modules)
+TEST(layers_of_modules)
 {
     for (int i = 0; i < M3_TAPS; i++) {
         char name[64], want[64];
@@ -99,11 +98,10 @@ START_TEST(layers_of_modules)
         ck_assert(tap == (enum m3_tap)i && layer == M3_MTP_LAYER + 3);
     }
 }
-END_TEST
 
 /* Seen to fail with "mtp.0.embed" taken, with a number of any spelling taken ("07"), and with one beyond
  * 64 bits, which sorts as `logits`. */
-START_TEST(no_such_tap)
+TEST(no_such_tap)
 {
     /* clang-format off */
     static const char *const names[] = {
@@ -124,9 +122,8 @@ START_TEST(no_such_tap)
         ck_assert_msg(m3_tap_parse(names[i], &tap, &layer) == -1, "\"%s\" is taken for a tap", names[i]);
     }
 }
-END_TEST
 
-START_TEST(layer_numbers)
+TEST(layer_numbers)
 {
     static const int64_t layers[] = { 0, 9, 10, 59, 1000 };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
@@ -138,11 +135,10 @@ START_TEST(layer_numbers)
         ck_assert(tap == M3_TAP_OUT && layer == layers[i]);
     }
 }
-END_TEST
 
 /* Goal:  execution order goes by part of the pass, then layer, then the list.
  * Seen to fail with the layer compared before the part, and with sparse layers as a part of their own. */
-START_TEST(order)
+TEST(order)
 {
     /* clang-format off */
     static const char *const names[] = {
@@ -165,11 +161,10 @@ START_TEST(order)
         }
     }
 }
-END_TEST
 
 /* Goal:  a name that does not fit is an error, with its NUL.
  * Seen to fail with <= for <. */
-START_TEST(names_that_do_not_fit)
+TEST(names_that_do_not_fit)
 {
     char name[16];
     memset(name, 'x', sizeof name);
@@ -180,10 +175,9 @@ START_TEST(names_that_do_not_fit)
     ck_assert_str_eq(name, "layers.10.out");
     ck_assert_int_eq(name[14], 'x');
 }
-END_TEST
 
 /* Seen to fail with '*' that stops at a dot, with prefixes that match, and with only the first pattern tried. */
-START_TEST(patterns)
+TEST(patterns)
 {
     /* clang-format off */
     static const struct { const char *patterns, *name; int matches; } cases[] = {
@@ -202,21 +196,4 @@ START_TEST(patterns)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_msg(m3_tap_matches(cases[i].patterns, cases[i].name) == cases[i].matches, "\"%s\" on \"%s\"",
                       cases[i].patterns ? cases[i].patterns : "(null)", cases[i].name);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("taps");
-    TCase *tests = tcase_create("taps");
-    tcase_add_test(tests, table_is_the_dictionary);
-    tcase_add_test(tests, layers_of_modules);
-    tcase_add_test(tests, no_such_tap);
-    tcase_add_test(tests, layer_numbers);
-    tcase_add_test(tests, order);
-    tcase_add_test(tests, names_that_do_not_fit);
-    tcase_add_test(tests, patterns);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum place { APART, Y_IS_A, Y_IS_B, ALL_ONE, PLACES };
 
 /* One call in guarded buffers; copies y out. */
@@ -37,7 +39,7 @@ static void run(real *y, const real *a, const real *b, int64_t n, int threads, e
  * Claim: these bits, wherever y lies.
  * Seen to fail with a rounding upwards, subnormals flushed, -0 + -0 made +0, infinity clipped, NaN read as 0, y
  * written before b is read. */
-START_TEST(known_sums)
+TEST(known_sums)
 {
     const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = INFINITY;
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
@@ -64,14 +66,13 @@ START_TEST(known_sums)
         for (int i = 0; i < N; i++) twin_check_same("y", place, i, y[i], sums[i].y);
     }
 }
-END_TEST
 
 /* Goal:  every element is added, to its own partner; lengths around vector widths; any number of threads.
  * Given: n = 1 .. 521 around powers of two, and enough for five threads; all ways in which y may be a or b.
  * Claim: the bits of one rounded sum, so within u (|a| + |b|).
  * Seen to fail with the last element left out, one element too many, b shifted by one, y written before b is read, one
  * bit off with five threads. */
-START_TEST(lengths_places_and_threads)
+TEST(lengths_places_and_threads)
 {
     enum { MOST = 200003 };
     static real a[MOST], b[MOST], y[MOST];
@@ -93,17 +94,4 @@ START_TEST(lengths_places_and_threads)
                                twin_roundoff() * (fabsl((long double)a[i]) + fabsl((long double)b_i)));
                 }
             }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("add");
-    TCase *tests = tcase_create("add");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, known_sums);
-    tcase_add_test(tests, lengths_places_and_threads);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -1,6 +1,8 @@
 /* attend_blocks against the formula and the order of SPEC 5.7 and 5.10, and against attend_full. */
 #include "attend_twin.h"
 
+TIMEOUT(300);
+
 /* Lists for a case: each visible block with probability `share`, while the list has room; group 1 always ends with
  * the own block if N allows. */
 static void draw_lists(struct attend_case *c, int64_t block, int64_t N, double share)
@@ -46,7 +48,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
  * Seen to fail with heads that read group h mod G, values of group 0 for all, lists read group-major, union
  *        ignored, and threads that share their scratch. */
-START_TEST(formula_and_order)
+TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, ratios[4] = { 1, 2, 3, 16 }, blocks[4] = { 1, 4, 7, 128 },
                          lists[3] = { 1, 3, 16 }, widths[4] = { 1, 20, 127, 128 };
@@ -63,12 +65,11 @@ START_TEST(formula_and_order)
     check_drawn(2, 1, 3, 2, 128, 1, 2);         /* T = G = N */
     printf("  attend_blocks: at most %.1Lf %% of the allowed error\n", 100 * attend_worst);
 }
-END_TEST
 
 /* Goal:  the ends of blocks, and the place from which N blocks are fewer than all.
  * Given: blocks of 128, N 16; three rows with last places 126 .. 129, 2046 .. 2048 and 2176.
  * Seen to fail with no causal mask in the own block, only the first three blocks summed, and lse in base 2. */
-START_TEST(boundaries)
+TEST(boundaries)
 {
     static const int64_t first[5] = { 124, 126, 127, 2046, 2174 };
     for (int i = 0; i < 5; i++) {
@@ -76,14 +77,13 @@ START_TEST(boundaries)
         check_drawn(3, first[i], 3, 1, 20, 128, 1);
     }
 }
-END_TEST
 
 /* Goal:  hidden keys are seen by no row, also inside selected blocks.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; the first 4 or 40 places hidden; random lists, group and
  *        union; NaN in hidden keys.
  * Claim: as above, over the keys that remain, also alone; rows without any give 0 and -inf.
  * Seen to fail with the mask forgotten in the logits, in the values, and taken from the start of the block. */
-START_TEST(hidden_keys)
+TEST(hidden_keys)
 {
     static const double shares[4] = { 0.1, 0.5, 0.9, 1 };
     int64_t empty = 0;
@@ -95,12 +95,11 @@ START_TEST(hidden_keys)
     }
     ck_assert_int_ge(empty, 100);
 }
-END_TEST
 
 /* Claim: with every visible block listed, o and lse have the bits of attend_full.
  * Given: blocks of 1 4 7 128, N = as many as there are, and more; 67 rows after 5 places.
  * Seen to fail with no causal mask in the own block, and with only the first three blocks summed. */
-START_TEST(all_blocks)
+TEST_IF(all_blocks, TWIN_IN_ORDER)
 {
     static const int64_t sizes[4] = { 1, 4, 7, 128 };
     for (int i = 0; i < 8; i++) {
@@ -114,7 +113,6 @@ START_TEST(all_blocks)
         attend_case_free(&c);
     }
 }
-END_TEST
 
 /* Keys and values of row t, group g of c, side by side in places 0 .. L - 1 of a case for attend_full of one row and
  * one group. L is at least 1. */
@@ -136,7 +134,7 @@ static struct attend_case gathered(const struct attend_case *c, int64_t t, int64
  * Claim: attend_full over the copies has the same bits.
  * Seen to fail with united lists left unsorted, values of group 0 for all, and only the first three blocks
  *        summed. */
-START_TEST(gathering_is_masking)
+TEST_IF(gathering_is_masking, TWIN_IN_ORDER)
 {
     for (int i = 0; i < 2; i++) {
         struct attend_case c = draw(67, 9, 3, 2, 20, 7, 5, 0.5);
@@ -160,14 +158,13 @@ START_TEST(gathering_is_masking)
         attend_case_free(&c);
     }
 }
-END_TEST
 
 /* Goal:  no key that is not of the row's set is used for anything.
  * Given: for one row at a time, NaN, inf or -inf in every key and value of both groups that the row may not see:
  * blocks        that are not listed, and future places of the own block.
  * Claim: that row keeps its bits.
  * Seen to fail with no causal mask in the own block, lists read group-major, and values of group 0 for all. */
-START_TEST(unseen_keys)
+TEST(unseen_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
     static int64_t keys[ATTEND_MAX_KEYS];
@@ -199,11 +196,10 @@ START_TEST(unseen_keys)
         attend_case_free(&c);
     }
 }
-END_TEST
 
 /* Claim: a row alone, with its own lists, has the bits of the batch; so have pieces of 1, 2, 3, .. rows.
  * Seen to fail with no causal mask in the own block, and with lists read group-major. */
-START_TEST(alone_as_in_a_batch)
+TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
     struct attend_case c = draw(131, 9, 3, 2, 20, 7, 6, 0.5);
     struct attend_got whole = attend_ok(&c, 2);
@@ -222,13 +218,12 @@ START_TEST(alone_as_in_a_batch)
     attend_free(&whole);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Goal:  selection=union attends to what any group has chosen; shared reads its lists as group does.
  * Given: lists of four groups; the same united by hand in lists of 4 N.
  * Claim: equal bits.
  * Seen to fail with union ignored, shared taken for union, and united lists left unsorted. */
-START_TEST(union_and_shared)
+TEST_IF(union_and_shared, TWIN_READINGS)
 {
     struct attend_case c = draw(67, 9, 2, 4, 20, 4, 3, 0.3), united = c;
     united.d.N = 12;
@@ -258,13 +253,12 @@ START_TEST(union_and_shared)
     free(united.blocks);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Given: lists that are empty for group 1 (group 0's are not), then for both; with union, an empty list beside a full
  *        one.
  * Claim: without a key o is +0 and lse -inf; the heads of the other group keep their bits.
  * Seen to fail with lse -1e30, and with o left as it was. */
-START_TEST(lists_without_keys)
+TEST(lists_without_keys)
 {
     const real zero = 0;
     struct attend_case c = draw(7, 20, 2, 2, 20, 4, 3, 0.7);
@@ -289,14 +283,13 @@ START_TEST(lists_without_keys)
     attend_free(&got);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Goal:  a list that 5.9 cannot have written is an error that names row and group.
  * Given: blocks of 4, 9 rows after 18 places, so own is 4 for rows 0 and 1, 5 for 2 to 5, 6 for 6 to 8; each bad list
  *        in each row and group; then a second one further on; 1, 2 and 5 threads, every selection.
  * Claim: refused, with the place of the first bad list.
  * Seen to fail with each of the five checks left out, and with the last bad list named. */
-START_TEST(malformed_lists)
+TEST(malformed_lists)
 {
     enum { OWN = 1000, N = 4 };         /* OWN + n stands for the row's own block + n */
     static const int32_t bad[][N] = {
@@ -330,26 +323,4 @@ START_TEST(malformed_lists)
         memcpy(c.blocks, was, sizeof was);
     }
     attend_case_free(&c);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("attend_blocks");
-    TCase *test = tcase_create("attend_blocks");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, hidden_keys);
-    tcase_add_test(test, boundaries);
-    tcase_add_test(test, unseen_keys);
-    if (TWIN_IN_ORDER) {
-        tcase_add_test(test, all_blocks);
-        tcase_add_test(test, gathering_is_masking);
-        tcase_add_test(test, alone_as_in_a_batch);
-    }
-    if (TWIN_READINGS) tcase_add_test(test, union_and_shared);
-    tcase_add_test(test, lists_without_keys);
-    tcase_add_test(test, malformed_lists);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -1,6 +1,8 @@
 /* attend_full against the formula and the order of SPEC 5.7. */
 #include "attend_twin.h"
 
+TIMEOUT(300);
+
 enum { RATIOS = 4 };
 static const int64_t ratios[RATIOS] = { 1, 2, 3, 16 };
 
@@ -17,7 +19,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
  * Seen to fail with heads that read group h mod G, a scale of another width, lse in base 2, the last key left out,
  *        one future key read, the sum of weights in float (float only), and threads that share their scratch. */
-START_TEST(formula_and_order)
+TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 };
     for (int i = 0; i < 3 * 2 * RATIOS * 3 * 4; i++)
@@ -34,12 +36,11 @@ START_TEST(formula_and_order)
     check_drawn(2, 1, 3, 2, 128, 4);        /* T = G */
     printf("  attend_full: at most %.1Lf %% of the allowed error\n", 100 * attend_worst);
 }
-END_TEST
 
 /* Goal:  nothing happens at places that mean something to other operators or to vector code.
  * Given: last places 126 .. 129 and 2046 .. 2048, three rows each, little and much spread of the weights.
  * Seen to fail with the last key left out of o or of the softmax, and with one future key read. */
-START_TEST(boundaries)
+TEST(boundaries)
 {
     static const int64_t first[4] = { 124, 126, 127, 2046 };
     for (int i = 0; i < 4; i++) {
@@ -47,7 +48,6 @@ START_TEST(boundaries)
         check_drawn(3, first[i], 3, 1, 20, 60);
     }
 }
-END_TEST
 
 /* Goal:  hidden keys are seen by no row.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; the first 4, 40 or 70 places hidden, so that the first rows of
@@ -55,7 +55,7 @@ END_TEST
  * Claim: as above, over the keys that remain, also alone; rows without any give 0 and -inf.
  * Seen to fail with the mask forgotten in the logits, in the values, a row's count of keys one too high, and empty rows
  *        left to the softmax. */
-START_TEST(hidden_keys)
+TEST(hidden_keys)
 {
     static const double shares[4] = { 0.1, 0.5, 0.9, 1 };
     int64_t empty = 0;
@@ -66,10 +66,9 @@ START_TEST(hidden_keys)
     }
     ck_assert_int_ge(empty, 100);
 }
-END_TEST
 
 /* Claim: a mask of ones has the bits of no mask. */
-START_TEST(nothing_hidden)
+TEST(nothing_hidden)
 {
     struct attend_case c = attend_draw(67, 300, 3, 2, 20, 4);
     struct attend_got want = attend_ok(&c, 2);
@@ -81,14 +80,13 @@ START_TEST(nothing_hidden)
     attend_show(&c);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Goal:  a row does not know what it is computed with.
  * Given: 131 rows after 9 cached places; each row alone, and pieces of 1, 2, 3, .. rows.
  * Claim: the bits of the whole batch.
  * Seen to fail with one future key read by all rows of a tile but the last, and with threads that share their
  *        scratch. */
-START_TEST(alone_as_in_a_batch)
+TEST(alone_as_in_a_batch)
 {
     struct attend_case c = attend_draw(131, 9, 3, 2, 20, 4);
     struct attend_got whole = attend_ok(&c, 2);
@@ -107,14 +105,13 @@ START_TEST(alone_as_in_a_batch)
     attend_free(&whole);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Goal:  the bits of every sum, in both engines.
  * Given: weights that are exactly 1 (logits equal to the largest) or exactly 0 (logits 1e4 below it), so that no exp
  *        rounds: some of 131 keys chosen at random, all of them, only the row itself.
  * Claim: o has the bits of the plain loop; lse = m + ln(number of selected keys) to an ulp.
  * Seen to fail with o / c for o * real(1 / c), the last key left out of o, and a scale of another width. */
-START_TEST(exact_weights)
+TEST(exact_weights)
 {
     static int64_t keys[ATTEND_MAX_KEYS];
     for (int share = 0; share < 3; share++) {
@@ -144,12 +141,11 @@ START_TEST(exact_weights)
         attend_case_free(&c);
     }
 }
-END_TEST
 
 /* Given: the first place of a sequence; D from 1 to 128; a v of -0, because a sum begins with +0.
  * Claim: o has the bits of 0 + v, lse those of z in the order of SPEC, in both engines.
  * Seen to fail with a scale of another width, and with o added to what was there. */
-START_TEST(one_key)
+TEST(one_key)
 {
     for (int64_t D = 1; D <= ATTEND_MAX_D; D++) {
         struct attend_case c = attend_draw(1, 0, 2, 2, D, 4);
@@ -169,13 +165,12 @@ START_TEST(one_key)
         attend_case_free(&c);
     }
 }
-END_TEST
 
 /* Goal:  logits of 1e37 (double: 1e300) neither overflow nor lose the key that wins.
  * Given: keys that differ, each row's greatest logit found in long double.
  * Claim: o is v of that key, lse its logit to D + 2 roundings.
  * Seen to fail with the maximum not subtracted, and with one future key read. */
-START_TEST(large_logits)
+TEST(large_logits)
 {
     const double size = sizeof(real) == 4 ? 1e18 : 1e150;
     struct attend_case c = attend_draw(67, 0, 3, 2, 20, size);
@@ -206,7 +201,6 @@ START_TEST(large_logits)
     attend_free(&got);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Plants x at place j, channel D - 1, of group 1 of k or v. */
 static void plant(struct attend_case *c, int in_v, int64_t j, real x)
@@ -219,7 +213,7 @@ static void plant(struct attend_case *c, int in_v, int64_t j, real x)
  * Claim: rows before j, and heads of group 0, keep their bits; in the others NaN in k makes o and lse NaN, inf in v
  *        shows in its channel of o and nowhere else.
  * Seen to fail with one future key read, the last key left out, and a NaN logit that weighs nothing. */
-START_TEST(future_keys)
+TEST(future_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
     struct attend_case c = attend_draw(7, 124, 2, 2, 20, 2);
@@ -252,7 +246,6 @@ START_TEST(future_keys)
     attend_free(&clean);
     attend_case_free(&c);
 }
-END_TEST
 
 /* Goal:  logits that are not finite.
  * Given: one row, one channel, L = 1 .. 70 keys; the logit of key j is NaN, +inf (by an operand, or by overflow) or
@@ -260,7 +253,7 @@ END_TEST
  * Claim: NaN and +inf make o and lse NaN wherever they stand; -inf among finite logits gives the bits of the row
  *        without that key; nothing but -inf gives NaN.
  * Seen to fail with a NaN logit that weighs nothing, and a maximum that passes over infinities. */
-START_TEST(logits_not_finite)
+TEST(logits_not_finite)
 {
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
     for (int64_t L = 1; L <= 70; L++) {
@@ -294,12 +287,11 @@ START_TEST(logits_not_finite)
         attend_case_free(&without);
     }
 }
-END_TEST
 
 /* Goal:  a context carries nothing from one call to the next.
  * Given: one context for a large case full of NaN, then for a small one.
  * Seen to fail with a sum of weights that is not cleared when it is NaN, and with scratch not given back. */
-START_TEST(context_used_again)
+TEST(context_used_again)
 {
     struct m3_ctx ctx;
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
@@ -315,25 +307,4 @@ START_TEST(context_used_again)
     attend_case_free(&large);
     attend_case_free(&small);
     m3_ctx_free(&ctx);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("attend_full");
-    TCase *test = tcase_create("attend_full");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, hidden_keys);
-    tcase_add_test(test, nothing_hidden);
-    tcase_add_test(test, boundaries);
-    tcase_add_test(test, alone_as_in_a_batch);
-    tcase_add_test(test, exact_weights);
-    tcase_add_test(test, one_key);
-    tcase_add_test(test, large_logits);
-    tcase_add_test(test, future_keys);
-    tcase_add_test(test, logits_not_finite);
-    tcase_add_test(test, context_used_again);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -2,6 +2,8 @@
  * segment. */
 #include "attend_twin.h"
 
+TIMEOUT(60);
+
 enum { MOST_SEGMENTS = 512 };
 
 struct picture_case {
@@ -126,7 +128,7 @@ static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double siz
  * one row more before or after a segment, the last key left out, a scale of R, of A U or none, keys of head 0 for all,
  * another head's v, another row's q, threads that share their scratch, keys beyond a piece that replace the sum, o
  * added to what was there; in float with o / c, the sum of weights in float, and the maximum not subtracted. */
-START_TEST(formula_and_order)
+TEST(formula_and_order)
 {
     static const int64_t one[] = { 1, 0 }, two[] = { 2, 0 }, small[] = { 1, 2, 3, 5, 7, 0 }, odd[] = { 67, 0 },
                          ones[] = { 1, 1, 1, 1, 1, 0 }, around[] = { 7, 8, 9, 15, 16, 17, 31, 32, 33, 0 },
@@ -144,12 +146,11 @@ START_TEST(formula_and_order)
     check_drawn(long_last, 2, 128, 1, 9);
     printf("  attend_segments: at most %.1Lf %% of the allowed error\n", 100 * attend_worst);
 }
-END_TEST
 
 /* Goal:  segments longer than any tile, and more segments than rows of a tile.
  * Given: one segment of 1103 rows; 530 beside 513; 512 segments of 1 .. 3 rows.
  * Seen to fail with all that formula_and_order lists. */
-START_TEST(long_segments)
+TEST(long_segments)
 {
     static const int64_t one[] = { 1103, 0 }, two[] = { 530, 513, 0 };
     check_drawn(one, 1, 14, 4, 37);
@@ -159,13 +160,12 @@ START_TEST(long_segments)
     for (int s = 0; s < MOST_SEGMENTS; s++) many[s] = 1 + s % 3;
     check_drawn(many, 1, 14, 4, 1);
 }
-END_TEST
 
 /* Goal:  a segment does not know what it is computed with.
  * Claim: each of ten segments has the bits of a call of its own.
  * Seen to fail with one segment for all, ends read as lengths, one row more before or after a segment; in float with
  * threads that share their scratch. */
-START_TEST(alone_as_with_others)
+TEST(alone_as_with_others)
 {
     static const int64_t lengths[] = { 5, 1, 130, 2, 64, 65, 1, 33, 7, 300, 0 };
     struct picture_case c = draw(lengths, 3, 14, 4);
@@ -181,7 +181,6 @@ START_TEST(alone_as_with_others)
     free(whole);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  what is not finite stays in its segment, its head and, in v, its channel.
  * Given: NaN, inf or -inf in q, k or v of head 1, channel 2, at every row of six segments.
@@ -189,7 +188,7 @@ END_TEST
  *        v shows there too; all else keeps its bits.
  * Seen to fail with one segment for all, ends read as lengths, one row more before or after a segment, the last key
  * left out, keys of head 0 for all, another head's v, another row's q, and a NaN logit that weighs nothing. */
-START_TEST(segments_do_not_leak)
+TEST(segments_do_not_leak)
 {
     enum { A = 3, U = 5, ROW = A * U, P = 40 };
     static const int64_t lengths[] = { 3, 1, 17, 2, 16, 1, 0 };
@@ -218,7 +217,6 @@ START_TEST(segments_do_not_leak)
     free(clean);
     free_case(&c);
 }
-END_TEST
 
 /* v of the keys in integers, so that every sum is exact; q and k as they are set. */
 static void integer_values(struct picture_case *c)
@@ -230,7 +228,7 @@ static void integer_values(struct picture_case *c)
  * Claim: the mean of v, exactly, in every row.
  * Seen to fail with the last key left out or seen by one row only, one segment for all, ends read as lengths, another
  * head's v, keys beyond a piece that replace the sum, and o added to what was there. */
-START_TEST(equal_keys)
+TEST(equal_keys)
 {
     static const int64_t lengths[] = { 1, 2, 4, 8, 64, 128, 512, 0 };
     enum { A = 2, U = 14 };
@@ -249,14 +247,13 @@ START_TEST(equal_keys)
     free(o);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  every row sees every key: no causal mask, in either direction.
  * Given: one key above all others, from the first to the last place of its segment; in head 1 counted from the end.
  * Claim: its v, exactly, in every row.
  * Seen to fail with the last key left out or seen by one row only, one segment for all, ends read as lengths, keys of
  * head 0 for all, another head's v, and the maximum not subtracted. */
-START_TEST(one_dominant_key)
+TEST(one_dominant_key)
 {
     enum { A = 2, U = 3 };
     static const int64_t lengths[] = { 5, 67, 1, 129, 0 };
@@ -287,14 +284,13 @@ START_TEST(one_dominant_key)
     }
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  the bits of every sum, in both engines.
  * Given: weights that are exactly 1 or exactly 0, so that no exp rounds; some of the keys, at random.
  * Claim: the bits of the plain loop.
  * Seen to fail with o / c for o * real(1 / c), the last key left out, one segment for all, and keys beyond a piece
  * that replace the sum. */
-START_TEST(exact_weights)
+TEST(exact_weights)
 {
     static const int64_t lengths[] = { 131, 3, 67, 0 };
     static int64_t keys[131];
@@ -320,12 +316,11 @@ START_TEST(exact_weights)
     free(o);
     free_case(&c);
 }
-END_TEST
 
 /* Claim: o is v, except for a -0, because a sum begins with +0.
  * Seen to fail with one segment for all, one row more before or after a segment, keys of head 0 for all, another
  * head's v, the maximum not subtracted, and o added to what was there. */
-START_TEST(one_row_segments)
+TEST(one_row_segments)
 {
     int64_t lengths[MOST_SEGMENTS + 1] = { 0 };
     for (int s = 0; s < 67; s++) lengths[s] = 1;
@@ -341,12 +336,11 @@ START_TEST(one_row_segments)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  logits of 1e37 (double: 1e300) neither overflow nor lose the key that wins.
  * Claim: o is v of the largest logit, found in long double.
  * Seen to fail with the maximum not subtracted, another row's q, one segment for all, and the last key left out. */
-START_TEST(large_logits)
+TEST(large_logits)
 {
     enum { A = 2, U = 20 };
     static const int64_t lengths[] = { 67, 2, 31, 0 };
@@ -373,7 +367,6 @@ START_TEST(large_logits)
     free(o);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  logits that are not finite, wherever they stand.
  * Given: segments of 1 .. 70 rows, one channel; the logit of key j is NaN, +inf (by an operand, or by overflow) or
@@ -382,7 +375,7 @@ END_TEST
  *        without that key; the other segment gives its v.
  * Seen to fail with a NaN logit that weighs nothing, an infinite logit made finite, one segment for all, and the
  * maximum not subtracted. */
-START_TEST(logits_not_finite)
+TEST(logits_not_finite)
 {
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200, bad[4] = { NAN, INFINITY, big, -big };
     for (int64_t L = 1; L <= 70; L += 1 + (L > 20)) {
@@ -420,14 +413,13 @@ START_TEST(logits_not_finite)
         free_case(&without);
     }
 }
-END_TEST
 
 /* Goal:  ends that do not ascend from above 0 are refused.
  * Given: none at all, 0, negative, equal and descending ones, first, in the middle and last, also two at once.
  * Claim: a status, a reason, the row where the first wrong segment would begin (-1 if there is none), nothing written.
  * Seen to fail with equal ends let through, no check, none of the first, no row, the row of the last segment, and no
  * segments let through. */
-START_TEST(ends_refused)
+TEST(ends_refused)
 {
     enum { A = 2, U = 3, ROWS = 9 };
     /* clang-format off */
@@ -458,12 +450,11 @@ START_TEST(ends_refused)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  a context carries nothing from one call to the next.
  * Given: one context for a large case full of NaN, then for a small one.
  * Seen to fail with scratch not given back. */
-START_TEST(context_used_again)
+TEST(context_used_again)
 {
     static const int64_t large_lengths[] = { 131, 70, 0 }, small_lengths[] = { 7, 3, 0 };
     struct m3_ctx ctx;
@@ -480,27 +471,4 @@ START_TEST(context_used_again)
     free_case(&large);
     free_case(&small);
     m3_ctx_free(&ctx);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("attend_segments");
-    TCase *test = tcase_create("attend_segments");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, long_segments);
-    tcase_add_test(test, alone_as_with_others);
-    tcase_add_test(test, segments_do_not_leak);
-    tcase_add_test(test, equal_keys);
-    tcase_add_test(test, one_dominant_key);
-    tcase_add_test(test, exact_weights);
-    tcase_add_test(test, one_row_segments);
-    tcase_add_test(test, large_logits);
-    tcase_add_test(test, logits_not_finite);
-    tcase_add_test(test, ends_refused);
-    tcase_add_test(test, context_used_again);
-    suite_add_tcase(suite, test);
-    return suite;
 }

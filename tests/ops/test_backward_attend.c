@@ -9,6 +9,8 @@
 
 #include "near_twin.h"
 
+TIMEOUT(60);
+
 enum kind { FULL, BLOCKS, UNION, SEGMENTS, KINDS };
 
 struct attends {
@@ -324,7 +326,7 @@ static int64_t check_drawn(enum kind kind, int64_t T, int64_t p0, int64_t ratio,
  *        and for keys outside the chosen blocks; the same bits with 4 threads and for one output alone.
  * Seen to fail with: delta dropped, the scale dropped, dlse ignored, one query head of a group, all causal keys,
  *        threads that share scratch. */
-START_TEST(formulas)
+TEST(formulas)
 {
     static const int64_t rows[] = { 1, 2, 11 }, widths[] = { 1, 16, 20 };
     int64_t nothing = 0;
@@ -338,7 +340,6 @@ START_TEST(formulas)
         nothing += check_drawn((enum kind)kind, 67, kind == SEGMENTS ? 0 : 3, kind == SEGMENTS ? 1 : 3, 2, 20, 0, 1);
     ck_assert_int_ge(nothing, 200);
 }
-END_TEST
 
 static long double loss(void *self)
 {
@@ -362,7 +363,7 @@ static long double loss(void *self)
 
 /* Claim: the plain bodies have the slopes of dq, dk and dv, with and without a gradient of lse.
  * Seen to fail with: as formulas, the threads excepted. */
-START_TEST(slopes)
+TEST_IF(slopes, sizeof(real) == sizeof(double))
 {
     for (int i = 0; i < KINDS * 2; i++) {
         const enum kind kind = (enum kind)(i % KINDS);
@@ -378,11 +379,10 @@ START_TEST(slopes)
     }
     printf("  attention: slopes within %.1Le\n", near_worst_slope);
 }
-END_TEST
 
 /* Claim: with every visible block chosen, the gradient has the bits of full attention.
  * Seen to fail with: one visible key of each row left out of the mask of blocks. */
-START_TEST(all_blocks)
+TEST(all_blocks)
 {
     struct attends c = draw(BLOCKS, 11, 0, 3, 2, 16, 0), full = c;
     for (int64_t i = 0; i < 11 * 2 * 4; i++) c.blocks[i] = (int32_t)(i % 4 <= i / 8 / 3 ? i % 4 : -1);
@@ -396,11 +396,10 @@ START_TEST(all_blocks)
     free_gradients(&want);
     free_case(&c);
 }
-END_TEST
 
 /* Claim: lists of blocks and ends of segments that the forward pass refuses are refused, with the row.
  * Seen to fail with: either check left out. */
-START_TEST(refusals)
+TEST(refusals)
 {
     struct attends c = draw(BLOCKS, 11, 0, 3, 2, 16, 0);
     real *dq = near_room(11 * 6 * 16, sizeof *dq);
@@ -422,19 +421,4 @@ START_TEST(refusals)
     free(dq);
     free_case(&c);
     free_case(&s);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("backward_attend");
-    TCase *test = tcase_create("backward_attend");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, all_blocks);
-    tcase_add_test(test, refusals);
-    if (sizeof(real) == sizeof(double)) tcase_add_test(test, slopes);
-    suite_add_tcase(suite, test);
-    return suite;
 }

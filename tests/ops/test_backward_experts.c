@@ -9,6 +9,8 @@
 
 #include "near_twin.h"
 
+TIMEOUT(60);
+
 /* K distinct experts of each row, in no order, from the first `used` of E. */
 static int32_t *draw_ids(int64_t T, int64_t used, int64_t K)
 {
@@ -69,7 +71,7 @@ static void free_route(struct routes *c)
  *        not chosen; the sum of c_k ds_k is 0 within rounding, and with K = 1 ds is 0; the same bits with 4 threads.
  * Seen to fail with: the second term dropped, no division by S, scores of slots for scores of experts, other experts
  *        left as they were. */
-START_TEST(route_formula)
+TEST(route_formula)
 {
     static const int64_t sizes[][3] = { { 1, 1, 1 }, { 5, 8, 1 }, { 67, 33, 4 }, { 9, 8, 8 } };
     for (int k = 0; k < 4; k++) {
@@ -104,7 +106,6 @@ START_TEST(route_formula)
         free_route(&c);
     }
 }
-END_TEST
 
 static long double route_loss(void *self)
 {
@@ -123,7 +124,7 @@ static long double route_loss(void *self)
 
 /* Given: a bias that decides the choice alone, far apart, so that no step changes it.
  * Claim: the plain body has the slopes of ds.  Seen to fail with: as route_formula. */
-START_TEST(route_slopes)
+TEST_IF(route_slopes, sizeof(real) == sizeof(double))
 {
     struct routes c = draw_route(13, 9, 4);
     for (int64_t e = 0; e < c.E; e++) c.bias[e] = (real)(10 * ((e * 5 + 2) % 9));
@@ -138,11 +139,10 @@ START_TEST(route_slopes)
     free(got);
     free_route(&c);
 }
-END_TEST
 
 /* Claim: ids that are no distinct experts are refused with their row, and scores whose sum is 0.
  * Seen to fail with: the sum not looked at. */
-START_TEST(route_refusals)
+TEST(route_refusals)
 {
     struct routes c = draw_route(5, 8, 3);
     real *ds = near_room(5 * 8, sizeof *ds);
@@ -163,7 +163,6 @@ START_TEST(route_refusals)
     free(ds);
     free_route(&c);
 }
-END_TEST
 
 /* ---- experts */
 
@@ -382,7 +381,7 @@ static void check_moe(const struct moe *c, const struct moe_gradients *got)
  *        with 4 threads, and for one output alone.
  * Seen to fail with: the factor dropped, p dropped in dw2, dp times p, dx stored for each expert, the part of w3
  *        missing in dx, every matrix gradient to expert 0. */
-START_TEST(experts_formula)
+TEST(experts_formula)
 {
     static const int64_t sizes[][6] = { { 1, 1, 1, 1, 3, 2 },
                                         { 11, 6, 4, 1, 7, 5 },
@@ -412,7 +411,6 @@ START_TEST(experts_formula)
         free_moe(&c);
     }
 }
-END_TEST
 
 static long double experts_loss(void *self)
 {
@@ -428,7 +426,7 @@ static long double experts_loss(void *self)
 
 /* Given: weights of 1/4, so that no gate or up comes near the limit of 7 that steps would cross.
  * Claim: the plain body has the slopes of every gradient.  Seen to fail with: as experts_formula. */
-START_TEST(experts_slopes)
+TEST_IF(experts_slopes, sizeof(real) == sizeof(double))
 {
     for (int oai = 0; oai < 2; oai++) {
         struct moe c = draw_moe(9, 5, 4, 2, 6, 7, oai);
@@ -447,10 +445,9 @@ START_TEST(experts_slopes)
     }
     printf("  experts: slopes within %.1Le\n", near_worst_slope);
 }
-END_TEST
 
 /* Claim: ids that are no distinct experts are refused with their row. */
-START_TEST(experts_refusals)
+TEST(experts_refusals)
 {
     struct moe c = draw_moe(5, 4, 4, 2, 3, 2, 1);
     real *dx = near_room(5 * 3, sizeof *dx);
@@ -464,23 +461,4 @@ START_TEST(experts_refusals)
     }
     free(dx);
     free_moe(&c);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("backward_experts");
-    TCase *test = tcase_create("backward_experts");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, route_formula);
-    tcase_add_test(test, route_refusals);
-    tcase_add_test(test, experts_formula);
-    tcase_add_test(test, experts_refusals);
-    if (sizeof(real) == sizeof(double)) {
-        tcase_add_test(test, route_slopes);
-        tcase_add_test(test, experts_slopes);
-    }
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 
 #include "near_twin.h"
 
+TIMEOUT(60);
+
 /* ---- norms */
 
 enum norm { GEMMA, PLAIN, LAYER };
@@ -138,7 +140,7 @@ static void check_norm(const struct norms *c, const struct norm_gradients *got)
  * Claim: what rounding allows of the matrix of derivatives; the same bits with 4 threads, for one output alone, and
  *        with dx in the place of dy.
  * Seen to fail with: the term of mean(g n) dropped, w for 1 + w, no eps, no mean of g, dw or db stored. */
-START_TEST(norm_formulas)
+TEST(norm_formulas)
 {
     static const int64_t shapes[][2] = { { 1, 1 }, { 3, 2 }, { 7, 33 }, { 41, 17 }, { 1037, 127 } };
     for (int k = 0; k < 5 * 3 * 2; k++) {
@@ -163,7 +165,6 @@ START_TEST(norm_formulas)
         free_norm(&c);
     }
 }
-END_TEST
 
 static long double norm_loss(void *self)
 {
@@ -180,7 +181,7 @@ static long double norm_loss(void *self)
 }
 
 /* Claim: the plain bodies have the slopes of dx, dw and db.  Seen to fail with: as norm_formulas, in double. */
-START_TEST(norm_slopes)
+TEST_IF(norm_slopes, sizeof(real) == sizeof(double))
 {
     for (int k = 0; k < 3; k++) {
         struct norms c = draw_norm((enum norm)k, 5, 31, 3);
@@ -195,7 +196,6 @@ START_TEST(norm_slopes)
     }
     printf("  norms: slopes within %.1Le\n", near_worst_slope);
 }
-END_TEST
 
 /* ---- linear */
 
@@ -283,7 +283,7 @@ static void check_linear(const struct linear *c, const struct linear_gradients *
  *        weight.
  * Claim: what rounding allows of the sums; the same bits with 4 threads and for one output alone.
  * Seen to fail with: columns of w shifted, dw or dbias stored, the last row of a piece left out. */
-START_TEST(linear_formula)
+TEST(linear_formula)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 },   { 2, 3, 5 },     { 15, 7, 4 },  { 16, 4, 7 },
                                          { 17, 33, 9 }, { 257, 61, 67 }, { 33, 67, 61 } };
@@ -321,7 +321,6 @@ START_TEST(linear_formula)
         free_linear(&c);
     }
 }
-END_TEST
 
 static long double linear_loss(void *self)
 {
@@ -337,7 +336,7 @@ static long double linear_loss(void *self)
 
 /* Claim: the plain body has the slopes of dx, dw and dbias.
  * Seen to fail with: columns of w shifted, dw or dbias stored. */
-START_TEST(linear_slopes)
+TEST_IF(linear_slopes, sizeof(real) == sizeof(double))
 {
     struct linear c = draw_linear(9, 13, 11);
     struct linear_gradients got = run_linear(&c, 7, 1);
@@ -350,7 +349,6 @@ START_TEST(linear_slopes)
     free_linear(&c);
     printf("  linear: slopes within %.1Le\n", near_worst_slope);
 }
-END_TEST
 
 /* ---- rope */
 
@@ -427,7 +425,7 @@ static long double rope_loss(void *self)
  * Claim: what rounding allows of the transposed matrix; channels from R on have the bits of dy; the same bits with 4
  *        threads and in place; in double the slopes of the plain body.
  * Seen to fail with: turned the same way again, zeros from R on. */
-START_TEST(rope)
+TEST(rope)
 {
     static const int64_t shapes[][4] = { { 1, 1, 2, 2 }, { 3, 2, 8, 4 }, { 7, 3, 20, 20 }, { 67, 64, 32, 16 } };
     for (int k = 0; k < 4; k++) {
@@ -453,7 +451,6 @@ START_TEST(rope)
         free_rope(&c);
     }
 }
-END_TEST
 
 /* ---- embed and scatter */
 
@@ -462,7 +459,7 @@ END_TEST
  * Claim: what rounding allows of the sum; rows of ids that do not occur keep their bits; the same bits with 4 threads;
  *        an id outside the vocabulary is refused with its row.
  * Seen to fail with: dw stored, the first row of an id alone, an id that is V let through. */
-START_TEST(embed)
+TEST(embed)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 7, 1, 3 }, { 7, 5, 17 }, { 300, 40, 449 } };
     for (int k = 0; k < 4; k++) {
@@ -498,14 +495,13 @@ START_TEST(embed)
         for (int i = 0; i < 4; i++) free(all[i]);
     }
 }
-END_TEST
 
 /* Goal:  rows of the placeholder give their gradient to the features, in order, and nothing to the embedding.
  * Given: no, one, some and only placeholders in 1, 6 and 40 rows.
  * Claim: the bits of dy in df, exactly 0 in those rows of dx, the bits of dy in the others; either output alone; dx in
  *        place; another number of features is refused.
  * Seen to fail with: dx of the placeholder kept, df filled from the last row on. */
-START_TEST(scatter)
+TEST(scatter)
 {
     static const int64_t sizes[] = { 1, 6, 40 };
     for (int k = 0; k < 3 * 4; k++) {
@@ -546,7 +542,6 @@ START_TEST(scatter)
         for (int i = 0; i < 3; i++) free(all[i]);
     }
 }
-END_TEST
 
 /* Two linear maps, whose slopes are exact up to rounding. */
 struct rows {
@@ -573,7 +568,7 @@ static long double rows_loss(void *self)
 
 /* Claim: embed and scatter have the slopes of dw, dx and df.
  * Seen to fail with: the first row of an id alone; as scatter. */
-START_TEST(rows_slopes)
+TEST_IF(rows_slopes, sizeof(real) == sizeof(double))
 {
     enum { T = 23, H = 6, V = 4 };
     int32_t ids[T];
@@ -589,25 +584,4 @@ START_TEST(rows_slopes)
     near_check_slopes("scatter, df", c.w, dw, c.M * H, rows_loss, &c);
     void *all[] = { c.dy, c.w, c.x, dw, dx };
     for (int i = 0; i < 5; i++) free(all[i]);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("backward_rows");
-    TCase *test = tcase_create("backward_rows");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, norm_formulas);
-    tcase_add_test(test, linear_formula);
-    tcase_add_test(test, rope);
-    tcase_add_test(test, embed);
-    tcase_add_test(test, scatter);
-    if (sizeof(real) == sizeof(double)) {
-        tcase_add_test(test, norm_slopes);
-        tcase_add_test(test, linear_slopes);
-        tcase_add_test(test, rows_slopes);
-    }
-    suite_add_tcase(suite, test);
-    return suite;
 }

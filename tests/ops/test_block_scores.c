@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(300);
+
 enum { MAX_BLOCK = 128 };
 
 static uint64_t state = 508;
@@ -191,7 +193,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t blo
  *        bits on 1, 2 and 5 threads.
  * Seen to fail with the tail of the own block counted, the scale where there is none, exp of unscaled scores, 0 for
  *        no key, one query for all groups, and a scale that is an ulp off. */
-START_TEST(formula_and_order)
+TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 }, blocks[4] = { 1, 4, 7, 128 };
     for (int i = 0; i < 3 * 2 * 3 * 4 * 4; i += TWIN_STEP)
@@ -204,13 +206,12 @@ START_TEST(formula_and_order)
     check_drawn(2, 6, 2, 20, 4, 0);
     printf("  block_scores: at most %.1Lf %% of the allowed error\n", 100 * worst);
 }
-END_TEST
 
 /* Goal:  hidden keys count in no score.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; NaN in hidden keys; both pools, with and without the scale.
  * Claim: as above, over the keys that remain; -inf where none is.
  * Seen to fail with the mask forgotten, taken from place 0 for every block, and forgotten in the logarithm alone. */
-START_TEST(hidden_keys)
+TEST(hidden_keys)
 {
     static const double shares[4] = { 0.1, 0.5, 0.9, 1 };
     for (int i = 0; i < 16; i++) {
@@ -227,24 +228,22 @@ START_TEST(hidden_keys)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  the last row of a block, the first of the next, and a start inside one.
  * Given: blocks of 128, rows with last places 126 .. 129 and 2046 .. 2048.
  * Seen to fail with the tail of the own block counted, and with a mean for the sum in the logarithm. */
-START_TEST(boundaries)
+TEST(boundaries)
 {
     static const int64_t first[4] = { 124, 126, 127, 2046 };
     for (int i = 0; i < 4; i++) check_drawn(3, first[i], 2, 128, 128, i % 2);
 }
-END_TEST
 
 /* Goal:  which keys count, in closed form.
  * Given: one channel, k[j] = -(j + 1), q = +-2^g, so that every score is its place; 9 rows after p0 places.
  * Claim: q > 0: the first key of the block; q < 0: the last one of it that is visible; all scores of q > 0 are
  *        negative, and a tail counted as 0 would win.
  * Seen to fail with the tail counted, a tail of zeros, blocks counted from p0, and one key too few. */
-START_TEST(places_as_scores)
+TEST(places_as_scores)
 {
     for (int64_t block = 1; block <= 8; block++) {
         for (int64_t p0 = 0; p0 < 18; p0++) {
@@ -265,13 +264,12 @@ START_TEST(places_as_scores)
         }
     }
 }
-END_TEST
 
 /* Claim: a row alone has the bits that it has in a batch, given the B of the whole; `selection` and the rules of
  *        selecting change nothing.
  * Given: 131 rows after 9 places.
  * Seen to fail with the tail counted up to the last row of the call, and with blocks counted from p0. */
-START_TEST(alone_as_in_a_batch)
+TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
     for (int i = 0; i < 4; i++) {
         struct scores_case c = draw(131, 9, 3, 20, 7);
@@ -294,14 +292,13 @@ START_TEST(alone_as_in_a_batch)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  a NaN score is an error with its place, and a row does not look at the keys after it.
  * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first
  * row        that sees it.
  * Claim: the first row that sees key j, group 0, the block of j: no earlier row has met it.
  * Seen to fail with a NaN dropped by the maximum, the tail counted, and the last row named. */
-START_TEST(nan_keys)
+TEST(nan_keys)
 {
     for (int i = 0; i < 21 * 2 * 2 * 2; i += TWIN_STEP) {
         const int64_t j = i / 8, block = i % 2 ? 1 : 4, first = j > 10 ? j - 10 : 0;
@@ -321,12 +318,11 @@ START_TEST(nan_keys)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Given: NaN in the query of (t,g), and in those of later rows and groups; enough work for five threads.
  * Claim: row t, group g, block 0.
  * Seen to fail with the last row, the row of the last thread, or the last block named. */
-START_TEST(nan_queries)
+TEST(nan_queries)
 {
     for (int i = 0; i < 67 * 3; i += 2 * TWIN_STEP) {
         struct scores_case c = draw(67, 30, 3, 20, 16);
@@ -341,14 +337,13 @@ START_TEST(nan_queries)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  infinite scores are scores, by an operand or by overflow, and rows before them do not see them.
  * Given: key j alone makes +inf or -inf (q has no zero in that channel); 11 rows after 10 places, both pools.
  * Claim: rows before j and other blocks keep their bits; +inf wins its block; -inf loses it, as if the key were not
  *        there; a block that has nothing else is -inf.
  * Seen to fail with +inf dropped by the maximum, and with the logarithm taken of an infinite one. */
-START_TEST(infinite_scores)
+TEST(infinite_scores)
 {
     static real s[MAX_BLOCK];
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
@@ -391,13 +386,12 @@ START_TEST(infinite_scores)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  the logarithm, in closed form.
  * Given: equal keys, so that a block of n visible ones is s + ln n; X = 4 makes the scale 1/2, exactly.
  * Claim: pool=max s; pool=lse s + ln n, also for s of 1e4, whose exp overflows, and bits of s for one key.
  * Seen to fail with the maximum not subtracted, and with a mean for the sum in the logarithm. */
-START_TEST(equal_keys)
+TEST(equal_keys)
 {
     for (int i = 0; i < 3 * 2 * 2; i++) {
         const double sizes[3] = { 0.25, 1e4, -1e4 }, s = sizes[i % 3] * (i / 3 % 2 ? 0.5 : 1);
@@ -416,23 +410,4 @@ START_TEST(equal_keys)
         free(m);
         free_case(&c);
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("block_scores");
-    TCase *test = tcase_create("block_scores");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, hidden_keys);
-    tcase_add_test(test, boundaries);
-    tcase_add_test(test, places_as_scores);
-    if (TWIN_IN_ORDER) tcase_add_test(test, alone_as_in_a_batch);
-    tcase_add_test(test, nan_keys);
-    tcase_add_test(test, nan_queries);
-    tcase_add_test(test, infinite_scores);
-    tcase_add_test(test, equal_keys);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -10,6 +10,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,H] and the context's failure out, and returns the status. */
 static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads,
                struct m3_failure *failure)
@@ -45,7 +47,7 @@ static real *new_reals(int64_t count)
  * Seen to fail with a factor sqrt(H), the next row, scales left out, divided by, transposed, or their number rounded
  * down at the edge, F64 truncated to float, everything by way of float or BF16, one element too many, the last row
  * left out, one bit off with five threads. */
-START_TEST(stored_types_and_shapes)
+TEST(stored_types_and_shapes)
 {
     static const struct {
         int64_t V, H, T;
@@ -76,13 +78,12 @@ START_TEST(stored_types_and_shapes)
             ck_assert(stored_intact(&w));
         }
 }
-END_TEST
 
 /* Goal:  the ends of each type: all E4M3 codes under small, large and NaN scales; signed zeros, subnormals,
  * infinities,        NaN of the wide types.
  * Claim: equal bits, in float too where a product or an F64 overflows to infinity, or is subnormal.
  * Seen to fail with subnormals flushed, NaN made 0, a ue8m0 of 255 read as infinity. */
-START_TEST(ends_of_the_types)
+TEST(ends_of_the_types)
 {
     static const uint64_t scale_bits[] = { 0x1, 0x7FFFFF, 0x800000, 0x3F9D70A4, 0x7F7FFFFF, 0x7F800000, 0x7FC00000 };
     static const uint64_t scale_bytes[] = { 0, 1, 117, 127, 246, 247, 254, 255 };
@@ -131,13 +132,12 @@ START_TEST(ends_of_the_types)
         ck_assert(stored_intact(&w));
     }
 }
-END_TEST
 
 /* Goal:  an id outside [0,V) is an error that names the first such row, found before anything is written.
  * Given: rows of good ids with bad ones among them: -1, V, the ends of int32.
  * Claim: a status, the row, and an output that is poison throughout.
  * Seen to fail with ids clamped, V let through, the last bad row named, rows written before the check. */
-START_TEST(ids_outside)
+TEST(ids_outside)
 {
     enum { V = 5, H = 2053, T = 101 };
     static const struct {
@@ -170,18 +170,4 @@ START_TEST(ids_outside)
         }
     free(y);
     ck_assert(stored_intact(&w));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("embed");
-    TCase *test = tcase_create("embed");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, stored_types_and_shapes);
-    tcase_add_test(test, ends_of_the_types);
-    tcase_add_test(test, ids_outside);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(300);
+
 static uint64_t state = 515;
 
 enum matrix { W1, W3, W2 };     /* gate [F,H], up [F,H], down [H,F] */
@@ -335,7 +337,7 @@ static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, i
  * Seen to fail with the factor left out or put on each term, w1 and w3 exchanged, either activation for the other,
  *        no +1, no alpha, clamps exchanged, experts in descending order, `each` weighted by p, another sum without
  *        `each`, and an idle expert read. */
-START_TEST(formula_and_order)
+TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, experts[4] = { 1, 2, 5, 16 }, hidden[4] = { 1, 3, 20, 67 },
                          widths[3] = { 1, 7, 64 };
@@ -350,13 +352,12 @@ START_TEST(formula_and_order)
     check_drawn(4, 4, 4, 64, 64, 4);
     printf("  experts: at most %.1Lf %% of the allowed error of each\n", 100 * worst);
 }
-END_TEST
 
 /* Goal:  more rows of one expert than any panel holds.
  * Given: 1100 and 2500 rows that all go to one expert, alone and beside others; 5 channels, width 3.
  * Claim: as above.
  * Seen to fail with rows after the first 1024 dropped, taken from the first panel, and missing in `each`. */
-START_TEST(crowded_expert)
+TEST(crowded_expert)
 {
     for (int i = 0; i < 6; i++) {
         struct moe c = draw(i % (TWIN_IN_ORDER ? 3 : 6) ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16,
@@ -365,13 +366,12 @@ START_TEST(crowded_expert)
         free_moe(&c);
     }
 }
-END_TEST
 
 /* Goal:  with the ordered body a row does not know what it is computed with.
  * Given: 67 rows, uneven routing; each row alone.
  * Claim: the bits of the batch.
  * Seen to fail with the row of a slot taken as slot mod T, and with an idle expert read. */
-START_TEST(alone_as_in_a_batch)
+TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
     struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
     struct moe_got whole = run_ok(&c, M3_LINEAR_ORDERED, 2, 1);
@@ -389,13 +389,12 @@ START_TEST(alone_as_in_a_batch)
     free_got(&whole);
     free_moe(&c);
 }
-END_TEST
 
 /* Goal:  rows do not leak into each other.
  * Given: one row of x that is NaN, or its weights p; both bodies.
  * Claim: that row is NaN (with p: routed only), all others keep their bits.
  * Seen to fail with the row of a slot taken as slot mod T, and with `each` weighted by p. */
-START_TEST(one_bad_row)
+TEST(one_bad_row)
 {
     struct moe c = draw(37, 5, 3, 20, 64, M3_F32, ONE_ALWAYS, 1);
     struct moe_got of_body[2] = { run_ok(&c, M3_LINEAR_BLAS, 1, 1),
@@ -430,12 +429,11 @@ START_TEST(one_bad_row)
     for (int body = 0; body < 2; body++) free_got(&of_body[body]);
     free_moe(&c);
 }
-END_TEST
 
 /* Given: an id of -1, E, the least or the largest int32 in any row and slot, and others in later rows; both bodies.
  * Claim: an error that names the first such row.
  * Seen to fail with E and -1 accepted, the slot for the row, and the last row named. */
-START_TEST(ids_out_of_range)
+TEST(ids_out_of_range)
 {
     static const int32_t wrong[4] = { -1, 5, INT32_MIN, INT32_MAX };
     for (int i = 0; i < 37 * 3 * 4; i++) {
@@ -451,19 +449,4 @@ START_TEST(ids_out_of_range)
         }
         free_moe(&c);
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("experts");
-    TCase *test = tcase_create("experts");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, formula_and_order);
-    tcase_add_test(test, crowded_expert);
-    if (TWIN_IN_ORDER) tcase_add_test(test, alone_as_in_a_batch);
-    tcase_add_test(test, one_bad_row);
-    tcase_add_test(test, ids_out_of_range);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* mix and draw of SPEC 3.6; key is any integer here. */
 static uint64_t mixed(uint64_t z)
 {
@@ -49,7 +51,7 @@ static void run(real *y, const real *x, int64_t T, int64_t H, int64_t p0, double
  * Claim: the bits of x times the factor rounded once; the same on 1, 2, 5 and 13 threads, and in place.
  * Seen to fail with rows counted from 0 and not from p0, with H left out of the index, with u in (-1, 1), with eps
  *        doubled, and with the factor rounded before the 1 is added (float). */
-START_TEST(formula)
+TEST(formula)
 {
     static const int64_t rows[4] = { 1, 2, 7, 67 }, widths[4] = { 1, 3, 20, 128 };
     static const int64_t firsts[3] = { 0, 5, (int64_t)1 << 33 };
@@ -71,14 +73,13 @@ START_TEST(formula)
         free(y);
     }
 }
-END_TEST
 
 /* Goal:  noise that is uniform, and does not lean.
  * Given: 200000 ones, eps 0.25.
  * Claim: every factor in [0.75, 1.25); the mean within 5 standard errors of 1, the mean square of the noise within 5
  *        of eps^2 / 3; each of 8 equal parts within 5 standard errors of an eighth; other keys give other noise.
  * Seen to fail with u in [0, 2^-1), with the sign of every second number fixed, and with one key for all. */
-START_TEST(uniform)
+TEST(uniform)
 {
     enum { ROWS = 1000, WIDTH = 200, COUNT = ROWS * WIDTH };
     const double eps = 0.25;
@@ -104,10 +105,9 @@ START_TEST(uniform)
     free(y);
     free(other);
 }
-END_TEST
 
 /* Claim: a text cut into pieces gets the noise of the whole; eps 0 changes no bit, of NaN and infinities neither. */
-START_TEST(pieces_and_nothing)
+TEST(pieces_and_nothing)
 {
     uint64_t state = 5;
     real *x = numbers(31 * 7, &state), *whole = malloc(31 * 7 * sizeof *whole), *piece = malloc(31 * 7 * sizeof *piece);
@@ -125,17 +125,4 @@ START_TEST(pieces_and_nothing)
     free(x);
     free(whole);
     free(piece);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("jitter");
-    TCase *test = tcase_create("jitter");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formula);
-    tcase_add_test(test, uniform);
-    tcase_add_test(test, pieces_and_nothing);
-    suite_add_tcase(suite, test);
-    return suite;
 }

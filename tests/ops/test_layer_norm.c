@@ -10,6 +10,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,H] out. */
 static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps, int threads,
                 int in_place)
@@ -97,7 +99,7 @@ static void check_order(const real *y, const real *x, const real *w, const real 
  * of 1e-6, left out or outside the root, no bias, twice the bias, mean, scale or either sum rounded to real, n not
  * rounded, a fused multiply-add, a division by the root (double), x overwritten before it is summed, another row's x,
  * one bit off with 13 threads, one element too many. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const struct {
         int64_t T, H;
@@ -127,7 +129,6 @@ START_TEST(shapes_and_threads)
         free(y);
     }
 }
-END_TEST
 
 /* Goal:  values known without the formula.
  * Given: roots that are powers of two (var 3 + eps 1, var 9 + eps 7, eps/3 + eps); means of 2^23 (double: 2^51) against
@@ -135,7 +136,7 @@ END_TEST
  * Claim: exact; var = eps within 4 u |w| + 8 u.
  * Seen to fail with 1 + w, a mean of 0, a variance in one pass (double), an unbiased one, eps of 1e-6, left out or
  * outside the root, no bias, twice the bias. */
-START_TEST(known_norms)
+TEST(known_norms)
 {
     enum { H = 4 };
     const double large = sizeof(real) == 4 ? 0x1p23 : 0x1p51;
@@ -168,14 +169,13 @@ START_TEST(known_norms)
         twin_check("var = eps", 0, i, y[i], x[i] * sqrtl(0.5L) * w[i] + b[i],
                    twin_roundoff() * (4 * fabs((double)w[i]) + 8));
 }
-END_TEST
 
 /* Goal:  a row of equal numbers, and H = 1, give the bias.
  * Given: H 1 .. 6143, numbers from 0 over subnormal ones to 3.4e38, weights up to 100.
  * Claim: b exactly in float and for H = 1; in double within H u |x w| / sqrt(eps), and the rounding of that and of b.
  * Seen to fail with a mean of 0, a sum in float, no bias, twice the bias, no eps; in double with a variance in one
  * pass, 1 + w, eps of 1e-6 or outside the root. */
-START_TEST(equal_numbers)
+TEST(equal_numbers)
 {
     static const int64_t widths[] = { 1, 2, 3, 7, 17, 127, 1280, 6143 };
     static const double values[] = { 0, 1, -3, 0.1, 1e-30, -1e-40, 12345.678, 1e30, -3.4e38 };
@@ -202,14 +202,13 @@ START_TEST(equal_numbers)
             free(y);
         }
 }
-END_TEST
 
 /* Goal:  both sums go up in i, one by one.
  * Given: ones among 2^54 and -2^54: how many of them the mean keeps depends on the order. 4094 numbers of 1 after two
  *        of 2^27, whose squares swallow theirs one by one but not together (seen in double only).
  * Claim: the bits of SPEC's order.
  * Seen to fail with a descending mean, a mean rounded to real; in double with descending squares. */
-START_TEST(sums_ascend)
+TEST(sums_ascend)
 {
     enum { H = 7, LAYOUTS = 4 };
     static const double layouts[LAYOUTS][H] = {
@@ -235,11 +234,10 @@ START_TEST(sums_ascend)
     run(y, x, ones, zeros, 1, MANY, 1, 1, 0);
     check_order(y, x, ones, zeros, 1, MANY, 1);
 }
-END_TEST
 
 /* Goal:  a NaN or an infinity makes its whole row NaN, also where w is 0, and no other row.
  * Seen to fail with a mean of 0, an infinite mean made 0, NaN left out, another row's x, x overwritten first. */
-START_TEST(not_finite)
+TEST(not_finite)
 {
     enum { T = 3, H = 17, AT = 5 };
     const real bad[4] = { NAN, INFINITY, -INFINITY, INFINITY };
@@ -266,14 +264,13 @@ START_TEST(not_finite)
             x[t * H + H - 1] = other;
         }
 }
-END_TEST
 
 /* Goal:  the ends of the range: no square overflows in float; in double the square of 2^513 does, and the row becomes
  *        b; subnormal numbers count, in the mean too.
  * Claim: exact values.
  * Seen to fail with squares summed in float, an unbiased variance, eps outside the root, subnormal x flushed in the
  * mean or in the difference. */
-START_TEST(extremes)
+TEST(extremes)
 {
     enum { H = 4 };
     const real w[H] = { 0.5, 2, -3, 1 }, b[H] = { 1, -1, 0.25, 0 };
@@ -293,21 +290,4 @@ START_TEST(extremes)
     const real unit[H] = { 1, 1, 1, 1 }, zero[H] = { 0 };
     run(y, x + 2 * H, unit, zero, 1, H, 0x1p-20, 1, 0);
     for (int i = 0; i < H; i++) twin_check("least", 2, i, y[i], 1024.0L * ((long double)x[2 * H + i] + least), 0);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("layer_norm");
-    TCase *test = tcase_create("layer_norm");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_norms);
-    tcase_add_test(test, equal_numbers);
-    tcase_add_test(test, sums_ascend);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, extremes);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum { MAX_D = 64, MAX_T = 256 };
 
 struct lightning {
@@ -221,7 +223,7 @@ static void check_order(const struct lightning *c, const struct result *got)
  * Seen to fail with all that by_hand and last_row_without_decay name, and besides with channels of k descending, the
  * last channel of v left out, decay [0] or one state for all heads, rows head by head, the keys of another head, the
  * state summed in double (float), one bit off with five threads. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const int64_t shapes[][3] = {
         { 1, 1, 1 },  { 2, 1, 1 },  { 3, 2, 5 },  { 1, 7, 3 },    { 7, 3, 2 },    { 13, 6, 4 },
@@ -241,13 +243,12 @@ START_TEST(shapes_and_threads)
         free_case(&c);
     }
 }
-END_TEST
 
 /* Goal:  a sequence in pieces is the sequence.
  * Given: 11 rows cut in two at every place, 0 and 11 too, and into single rows; a state from before.
  * Claim: the bits of o and state of one call.
  * Seen to fail with the state cleared, one state for all heads, rows head by head, a mean over the rows. */
-START_TEST(pieces)
+TEST(pieces)
 {
     struct lightning c = draw(11, 3, 5, 0);
     for (int64_t i = 0; i < c.Q * c.D * c.D; i++) c.before[i] = (real)twin_fine(&state_of_draws);
@@ -268,7 +269,6 @@ START_TEST(pieces)
     free_result(&cut);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  values known without the formula: SiLU of 64, 128 .. is exactly that number, of 0 it is 0.
  * Given: one head, two channels, three rows; decay 1/2; a state of 512 at [0,1].
@@ -276,7 +276,7 @@ END_TEST
  * Seen to fail with decay applied after the row is read or to the new term too, a row that reads the state before it,
  * no decay, a transposed state, SiLU of v, sig(x) or elu(x) + 1 for SiLU, a scale 1/sqrt(D), the state cleared, o not
  * cleared, a mean over the rows. */
-START_TEST(by_hand)
+TEST(by_hand)
 {
     struct lightning c = new_case(3, 1, 2);
     const real q[6] = { 64, 0, 0, 128, 64, 64 }, k[6] = { 64, 0, 0, 256, 128, 128 }, v[6] = { 1, -1, 2, 0, 0, 3 };
@@ -293,14 +293,13 @@ START_TEST(by_hand)
     free_result(&r);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  the formula of the document: phi(Q) (phi(K)' V), without decay and without causality.
  * Given: decay 1, 29 rows; the product of all keys and values first.
  * Claim: the last row of o, and the state is phi(K)' V.
  * Seen to fail with no SiLU on q or on k, SiLU of v, sig(x), elu(x) + 1, max(x, 0) for SiLU, a scale, a mean over the
  * rows, a transposed state, a row that reads the state before it; in double exp in float. */
-START_TEST(last_row_without_decay)
+TEST(last_row_without_decay)
 {
     enum { T = 29, D = 6 };
     struct lightning c = draw(T, 1, D, 0);
@@ -327,14 +326,13 @@ START_TEST(last_row_without_decay)
     free_result(&r);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  a state that fades below the smallest number, and one that is forgotten at once.
  * Given: keys of 0 after the first row, so that only the decay works; decays 2^-70 and 0; then a decay of 0 with keys.
  * Claim: decay^t 64 exactly, also where it is subnormal, and then 0; with 0 each row reads itself alone.
  * Seen to fail with no decay, decay on the new term too, decay 0 taken for none, decay [0] for all, subnormal numbers
  * flushed, the keys of another head, SiLU of v, a mean over the rows. */
-START_TEST(fading)
+TEST(fading)
 {
     enum { T = 17 };
     struct lightning c = new_case(T, 2, 1);
@@ -360,7 +358,6 @@ START_TEST(fading)
     free_result(&r);
     free_case(&c);
 }
-END_TEST
 
 /* Goal:  NaN goes where it must, and no further; SiLU of the infinities.
  * Given: NaN at one place of q, k or v; q = -inf; k = +inf.
@@ -368,7 +365,7 @@ END_TEST
  *        as x sig(x) says; +inf stays. All else keeps its bits.
  * Seen to fail with NaN in a key made 0, phi(-inf) made 0, one state for all heads, rows head by head, the keys of
  * another head, max(x, 0) for SiLU. */
-START_TEST(not_finite)
+TEST(not_finite)
 {
     enum { T = 7, Q = 3, D = 4, ROW = 3, HEAD = 1, CHANNEL = 2 };
     const real bad[5] = { NAN, NAN, NAN, -INFINITY, INFINITY };
@@ -400,7 +397,6 @@ START_TEST(not_finite)
     free_result(&clean);
     free_case(&c);
 }
-END_TEST
 
 /* exp(-slope) of head h, SPEC 5.23. */
 static double slope(int layer, int layers, int h, int heads)
@@ -413,7 +409,7 @@ static double slope(int layer, int layers, int h, int heads)
  *        and 79 of 80 with 64 heads, of which heads 0, 1 and 63.
  * Claim: the formula that SPEC gives, to the roundings of a power of a rounded number.
  * Seen to fail with h for h + 1, layers for layers - 1, without the last 1e-5, 2^-8h/Q times layer/layers. */
-START_TEST(slopes_of_public_code)
+TEST(slopes_of_public_code)
 {
     static const struct {
         int layer, layers, h, heads;
@@ -434,7 +430,6 @@ START_TEST(slopes_of_public_code)
         ck_assert_msg(fabs(got - known[i].slope) <= near, "slope %zu: %.17g", i, got);
     }
 }
-END_TEST
 
 /* Goal:  the public code of MiniMax-Text-01, between its projections.
  * Given: MiniMaxLightningAttention of transformers 5.16.0 in fp64, 7 rows in blocks of 3, 3 heads of 2 channels,
@@ -443,7 +438,7 @@ END_TEST
  * Claim: o before its norm, and the state that it caches, within the operator's tolerance.
  * Seen to fail with SiLU left out of q, k or v, decay after the row or to the new term, no decay, a transposed state,
  * a scale, a mean over the rows, decay [0] for all, slopes of layer 0. */
-START_TEST(public_code)
+TEST(public_code)
 {
     static const double o[] = {
         -0.11526081096920029,  -0.98257328763353124,  -0.19499356326664571, 0.028058695079219393, 2.8160454106602812,
@@ -492,23 +487,4 @@ START_TEST(public_code)
     free(shared.powers);
     free_result(&r);
     free_case(&c);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("lightning_attention");
-    TCase *test = tcase_create("lightning_attention");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, pieces);
-    tcase_add_test(test, by_hand);
-    tcase_add_test(test, last_row_without_decay);
-    tcase_add_test(test, fading);
-    tcase_add_test(test, not_finite);
-    tcase_add_test(test, slopes_of_public_code);
-    tcase_add_test(test, public_code);
-    suite_add_tcase(suite, test);
-    return suite;
 }

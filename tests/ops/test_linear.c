@@ -12,6 +12,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(120);
+
 static real *new_reals(int64_t count)
 {
     real *reals = malloc((size_t)count * sizeof *reals);
@@ -130,7 +132,7 @@ static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64
  * Seen to fail with columns beyond 512 or an odd last one left out, the last row of a long matrix not written, a
  * transposed matrix, x rounded to BF16, no bias, one element too many, one bit off with five threads, all in either
  * body; in `ordered` alone with fused multiply-add, two partial sums, a sum in long double, the bias first. */
-START_TEST(shapes_bodies_and_threads)
+TEST(shapes_bodies_and_threads)
 {
     static const int64_t sides[] = { 1, 3, 17, 127, 257, 521 }, heights[] = { 1, 2, 31, 32, 33, 67 };
     static const struct shape longer[] = { { 2, 5, 6151 }, { 3, 2053, 7 }, { 521, 17, 33 }, { 1, 2053, 521 } };
@@ -146,13 +148,12 @@ START_TEST(shapes_bodies_and_threads)
     }
     for (int i = 0; i < 4; i++) check_shape(STORED_F32, longer[i], 0, &state);
 }
-END_TEST
 
 /* Goal:  many rows, which are cut as well as the outputs, and long ones, whose sums are cut: around the cuts, with more
  *        outputs than a panel, expanded or as stored.
  * Seen to fail with no bias, with the last row left out, with outputs beyond a panel left out, with the first piece of
  * x for all, with stored rows as far apart as an expanded piece, and with their first piece for all. */
-START_TEST(many_rows)
+TEST(many_rows)
 {
     static const struct shape tall[] = { { 1023, 3, 5 },  { 1024, 641, 3 },  { 1537, 1283, 5 },
                                          { 6145, 17, 3 }, { 33, 259, 4099 }, { 1025, 3, 6151 } };
@@ -162,14 +163,13 @@ START_TEST(many_rows)
         check_shape(STORED_BF16, tall[i], i % 2, &state);
     }
 }
-END_TEST
 
 /* Goal:  every stored type, unaligned too, with partial edge blocks of scales.
  * Given: random codes of all types; sides below, at and beyond 32 and 128; data 0 to 3 bytes off alignment.
  * Claim: as above, the weights being the stored numbers by their definition, rounded once to real.
  * Seen to fail with scales left out, divided by, transposed, or their number rounded down at the edge; weights rounded
  * to BF16, F64 truncated; in double weights by way of float. */
-START_TEST(types_and_partial_blocks)
+TEST(types_and_partial_blocks)
 {
     static const struct shape shapes[] = {
         { 1, 1, 1 },     { 3, 3, 17 },    { 2, 127, 128 }, { 33, 129, 31 },  { 31, 131, 257 },
@@ -179,14 +179,13 @@ START_TEST(types_and_partial_blocks)
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
         for (int i = 0; i < 9 && stored_taken(kind); i++) check_shape(kind, shapes[i], i % 4, &state);
 }
-END_TEST
 
 /* Goal:  both bodies are exact where every order of summation is.
  * Given: integers of at most 31 in x, weights and bias: all partial sums are integers below 2^24.
  * Claim: equal to sums of 64-bit integers.
  * Seen to fail with columns beyond 512 or an odd last one left out, the last row of a long matrix not written,
  * products off by 2^-20, no bias, scales as above. */
-START_TEST(integers_are_exact)
+TEST(integers_are_exact)
 {
     static const struct shape shapes[] = {
         { 1, 1, 1 },      { 2, 3, 17 },    { 31, 17, 3 },  { 32, 127, 257 }, { 33, 257, 127 },
@@ -225,13 +224,12 @@ START_TEST(integers_are_exact)
             free(sums);
         }
 }
-END_TEST
 
 /* Goal:  with `ordered`, a row alone has the bits that it has in a batch.
  * Given: T = 67 rows at once; the same rows one by one, and in pieces of 32, 33 and 2.
  * Claim: equal bits, with every stored type.
  * Seen to fail with two partial sums from 33 rows on. */
-START_TEST(ordered_row_alone)
+TEST_IF(ordered_row_alone, TWIN_IN_ORDER)
 {
     enum { T = 67, ROWS = 131, COLS = 257 };
     static real x[T * COLS], batch[T * ROWS], pieces[T * ROWS];
@@ -256,7 +254,6 @@ START_TEST(ordered_row_alone)
         ck_assert(stored_intact(&s));
     }
 }
-END_TEST
 
 /* Goal:  NaN in a code, a scale or x reaches what depends on it, and nothing else, even where it meets a 0.
  * Given: one fault at a time, in the last row and group of columns, both bodies. What it meets is 0 in even rows of x;
@@ -264,7 +261,7 @@ END_TEST
  * Claim: NaN in exactly the outputs that the definition says, all others finite.
  * Seen to fail with products with a 0 in x skipped, NaN made 0, a neighbour made NaN too, a ue8m0 of 255 read as
  * infinity, the number of scales rounded down at the edge. */
-START_TEST(nan_spreads_to_its_outputs)
+TEST(nan_spreads_to_its_outputs)
 {
     enum { T = 5, ROWS = 131, COLS = 259 };
     enum fault { CODE, SCALE, X, FAULTS };
@@ -297,14 +294,13 @@ START_TEST(nan_spreads_to_its_outputs)
                 ck_assert(stored_intact(&s));
             }
 }
-END_TEST
 
 /* Goal:  overflow gives infinity, so does an infinite weight; infinity times 0, or less infinity, gives NaN; subnormal
  *        products are kept.
  * Given: rows of two columns times (2, 1) and (1, 0).
  * Claim: these values in both bodies.
  * Seen to fail with infinity clipped, subnormal products or weights flushed, products with a 0 in x skipped. */
-START_TEST(overflow_and_underflow)
+TEST(overflow_and_underflow)
 {
     enum { ROWS = 6, COLS = 2, T = 2 };
     const real big = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY, least = (real)twin_least();
@@ -321,22 +317,4 @@ START_TEST(overflow_and_underflow)
         for (int i = 0; i < T * ROWS; i++) twin_check_same("y", i / ROWS, i % ROWS, y[i], want[i]);
         ck_assert(stored_intact(&s));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("linear");
-    TCase *test = tcase_create("linear");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, shapes_bodies_and_threads);
-    tcase_add_test(test, many_rows);
-    tcase_add_test(test, types_and_partial_blocks);
-    tcase_add_test(test, integers_are_exact);
-    if (TWIN_IN_ORDER) tcase_add_test(test, ordered_row_alone);
-    tcase_add_test(test, nan_spreads_to_its_outputs);
-    tcase_add_test(test, overflow_and_underflow);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -19,6 +19,11 @@
 #define SEED UINT64_C(20240229)
 enum { RANDOM = 15000 };
 
+static void print_seed(void) { printf("test_math: seed %llu, slice %d\n", (unsigned long long)SEED, this_slice()); }
+
+TIMEOUT(60);
+FIXTURE_ONCE(print_seed, NULL);
+
 /* Bounds in ulp of the exact value's binade (2^-1074 below DBL_MIN). Derivations: comments in math.c and exp.h; the
  * tail's is half of what erf.h promises, because no point of 3,000,000 was above 5.3. */
 static const double tail_bound = 7;
@@ -158,7 +163,7 @@ static void try_pow(struct tally *t, double x, double y)
 
 /* ---- exp ---- */
 
-START_TEST(exp_special)
+TEST(exp_special)
 {
     ck_assert(m3_exp(-INFINITY) == 0 && !signbit(m3_exp(-INFINITY)));
     ck_assert(m3_exp(INFINITY) == INFINITY);
@@ -166,11 +171,10 @@ START_TEST(exp_special)
     ck_assert(m3_exp(0) == 1 && m3_exp(-0.0) == 1);
     ck_assert(m3_exp(DBL_MAX) == INFINITY && m3_exp(-DBL_MAX) == 0);
 }
-END_TEST
 
 /* Claim: the switches of the method are harmless: the ties of n = round(x / ln 2), the zeros of r, the edges of
  * overflow, of subnormal results and of zero, and the clamps at 710 and -746. */
-START_TEST(exp_points)
+TEST(exp_points)
 {
     const double edges[] = { 0x1.62e42fefa39efp+9,
                              -0x1.6232bdd7abcd2p+9,
@@ -194,9 +198,8 @@ START_TEST(exp_points)
     }
     end(t, 20000);
 }
-END_TEST
 
-START_TEST(exp_random)
+TEST(exp_random)
 {
     draw_points(0);
     struct tally *t = begin("exp floats [-104, 89)", exp_bound);
@@ -212,22 +215,20 @@ START_TEST(exp_random)
     for (int i = 0; i < RANDOM; i++) try_exp(t, uniform(-745.2, -708.39));
     end(t, RANDOM);
 }
-END_TEST
 
 /* ---- log ---- */
 
-START_TEST(log_special)
+TEST(log_special)
 {
     ck_assert(m3_log(0) == -INFINITY && m3_log(-0.0) == -INFINITY);
     ck_assert(m3_log(INFINITY) == INFINITY);
     ck_assert(isnan(m3_log(-DBL_TRUE_MIN)) && isnan(m3_log(-1)) && isnan(m3_log(-INFINITY)) && isnan(m3_log(NAN)));
     ck_assert(m3_log(1) == 0 && !signbit(m3_log(1)));
 }
-END_TEST
 
 /* Claim: right next to 1, where the result is tiny, at each power of two (subnormal ones too), and where the exponent
  * is split at sqrt(1/2). */
-START_TEST(log_points)
+TEST(log_points)
 {
     struct tally *t = begin("log structured", log_bound);
     for (int d = -200; d <= 200; d++) try_log(t, step(1, d));
@@ -246,9 +247,8 @@ START_TEST(log_points)
     for (int n = 2; n <= 4096; n++) try_log(t, n);
     end(t, 15000);
 }
-END_TEST
 
-START_TEST(log_random)
+TEST(log_random)
 {
     draw_points(1);
     struct tally *t = begin("log floats [1, 1e6)", log_bound);
@@ -261,11 +261,10 @@ START_TEST(log_random)
     for (int i = 0; i < RANDOM; i++) try_log(t, random_binade(-1074, 1024));
     end(t, RANDOM);
 }
-END_TEST
 
 /* ---- sin, cos ---- */
 
-START_TEST(sincos_special)
+TEST(sincos_special)
 {
     const double outside[] = { NAN, INFINITY, -INFINITY, DBL_MAX, 0x1.0000000000001p53, -0x1.0000000000001p53 };
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
@@ -279,11 +278,10 @@ START_TEST(sincos_special)
     m3_sincos(&s, &c, 0);
     ck_assert(s == 0 && !signbit(s) && c == 1);
 }
-END_TEST
 
 /* Claim: full relative accuracy next to every multiple of pi/2. `hard`: the doubles up to 2^53 whose distance to such
  * a multiple is least, from the convergents of 2^(e+1)/pi for each exponent e (2^-60.5 for the first). */
-START_TEST(sincos_points)
+TEST(sincos_points)
 {
     const double hard[] = {
         0x1.6c6cbc45dc8dep+5,  0x1.6c6cbc45dc8dep+6,  0x1.b951f1572eba5p+23, 0x1.6c6cbc45dc8dep+7,
@@ -304,10 +302,9 @@ START_TEST(sincos_points)
     for (int n = 1; n <= 4096; n++) try_sincos(t, n);
     end(t, 30000);
 }
-END_TEST
 
 /* Goal: the arguments of RoPE: place times theta^(-2i/R), theta and R of the text model and others, places to 2^31. */
-START_TEST(sincos_rope)
+TEST(sincos_rope)
 {
     const double places[] = { 0, 1, 2, 127, 128, 4095, 4096, 131071, 1048575, 1048576, 2147483647, 2147483648.0 };
     const struct {
@@ -325,9 +322,8 @@ START_TEST(sincos_rope)
     }
     end(t, 60000);
 }
-END_TEST
 
-START_TEST(sincos_random)
+TEST(sincos_random)
 {
     draw_points(3);
     struct tally *t = begin("sincos [0, pi)", sincos_bound);
@@ -340,12 +336,11 @@ START_TEST(sincos_random)
     for (int i = 0; i < RANDOM; i++) try_sincos(t, random_place(51) * 0x1.921fb54442d18p+0);
     end(t, RANDOM);
 }
-END_TEST
 
 /* ---- pow ---- */
 
 /* Claim: what is out of contract is NaN, never a number that could pass; large exponents end in inf, 0 or 1. */
-START_TEST(pow_special)
+TEST(pow_special)
 {
     ck_assert(isnan(m3_pow(0, 1)) && isnan(m3_pow(-0.0, 1)) && isnan(m3_pow(-2, 2)) && isnan(m3_pow(INFINITY, 1)));
     ck_assert(isnan(m3_pow(NAN, 0)) && isnan(m3_pow(1, NAN)));
@@ -355,10 +350,9 @@ START_TEST(pow_special)
     ck_assert(m3_pow(1, DBL_MAX) == 1 && m3_pow(1, -DBL_MAX) == 1);
     ck_assert(m3_pow(DBL_MAX, 0) == 1 && m3_pow(DBL_TRUE_MIN, -0.0) == 1 && m3_pow(DBL_MAX, DBL_TRUE_MIN) == 1);
 }
-END_TEST
 
 /* theta^(-2i/R), and powers whose value is a double: those must be exact. */
-START_TEST(pow_points)
+TEST(pow_points)
 {
     const struct {
         double theta;
@@ -399,9 +393,8 @@ START_TEST(pow_points)
     }
     end(t, 10000);
 }
-END_TEST
 
-START_TEST(pow_random)
+TEST(pow_random)
 {
     draw_points(4);
     struct tally *t = begin("pow 5e6^-[0, 1)", pow_bound);
@@ -433,7 +426,6 @@ START_TEST(pow_random)
     }
     end(t, RANDOM);
 }
-END_TEST
 
 /* ---- tail ----
  * Seen to fail with: a coefficient 2^-40 of itself off; the low part of the square left out; the clamp left out; x for
@@ -451,18 +443,17 @@ static void try_tail(struct tally *t, double x)
     t->failed += m3_bits(m3_tail_body(-x)) != m3_bits(m3_tail_body(x));
 }
 
-START_TEST(tail_special)
+TEST(tail_special)
 {
     ck_assert(m3_tail_body(0) == 0.5 && m3_tail_body(-0.0) == 0.5 && m3_tail_body(DBL_TRUE_MIN) == 0.5);
     ck_assert(m3_tail_body(INFINITY) == 0 && m3_tail_body(-INFINITY) == 0 && !signbit(m3_tail_body(-INFINITY)));
     ck_assert(m3_tail_body(DBL_MAX) == 0 && m3_tail_body(38.5) == 0 && m3_tail_body(38.48) > 0);
     ck_assert(isnan(m3_tail_body(NAN)) && isnan(m3_tail_body(-NAN)));
 }
-END_TEST
 
 /* Claim: every power of two and whole number, the zero of t, the edges of subnormal
  * results, of a subnormal exp and of zero, the clamp at 39. */
-START_TEST(tail_points)
+TEST(tail_points)
 {
     /* clang-format off */
     const double edges[] = { 0.5, 1, 61 / 64.0, 5, 5.5, 8.3, 27, 37, 0x1.2c27b05bf1a0bp+5, 0x1.2d1f5a276d140p+5, 38.4,
@@ -480,9 +471,8 @@ START_TEST(tail_points)
     }
     end(t, 5000);
 }
-END_TEST
 
-START_TEST(tail_random)
+TEST(tail_random)
 {
     draw_points(7);
     struct tally *t = begin("tail floats [0, 38.6)", tail_bound);
@@ -498,11 +488,10 @@ START_TEST(tail_random)
     for (int i = 0; i < RANDOM / 16; i++) try_tail(t, uniform(37.51, 38.6));
     end(t, RANDOM / 16);
 }
-END_TEST
 
 /* Claim: it falls from each float to the next from 2^-24, where that step is 8 ulps of the result, to where it is
  * subnormal, and never rises after. */
-START_TEST(tail_falls)
+TEST(tail_falls)
 {
     int64_t wrong = 0;
     for (int e = -24; e <= 5; e++) {
@@ -519,7 +508,6 @@ START_TEST(tail_falls)
     }
     ck_assert_msg(wrong == 0, "%lld steps do not fall", (long long)wrong);
 }
-END_TEST
 
 /* ---- the brief forms, for results that are rounded to float ----
  * Seen to fail with: a coefficient 2^-36 of itself off; ln 2 rounded to float; the clamp at -104 left out, or at -100;
@@ -552,7 +540,7 @@ static void end_brief(const char *name, const struct brief *b)
                   (long long)b->float_wrong);
 }
 
-START_TEST(brief_exp)
+TEST(brief_exp)
 {
     struct tally *t = begin("", 0);
     struct brief b = { .relative = 0x1p-39 };
@@ -574,9 +562,8 @@ START_TEST(brief_exp)
     ck_assert((float)m3_exp_falling(-INFINITY) == 0 && (float)m3_exp_falling(-1e30F) == 0);
     ck_assert((float)m3_exp_falling(-103.97F) > 0 && (float)m3_exp_falling(-103.98F) == 0);
 }
-END_TEST
 
-START_TEST(brief_tail)
+TEST(brief_tail)
 {
     struct tally *t = begin("", 0);
     struct brief b = { .relative = 0x1p-37 };
@@ -594,7 +581,6 @@ START_TEST(brief_tail)
     end_brief("tail, brief", &b);
     ck_assert(isnan(m3_tail_brief(NAN)));
 }
-END_TEST
 
 /* ---- the same bits everywhere ---- */
 
@@ -634,7 +620,7 @@ static void check_row(const char *name, const double *y, const double *x)
 
 /* Claim: the inline body in a loop, scalar and vectorised, has the bits of m3_exp. A build without OpenMP or a machine
  * without the instructions tries fewer, and says so. */
-START_TEST(exp_vectorised)
+TEST(exp_vectorised)
 {
     static double x[ROW], y[ROW];
     const double special[] = { 0, -0.0, INFINITY, -INFINITY, NAN, 710, -746, 709.9, -745.2, DBL_MAX, -DBL_MAX };
@@ -659,7 +645,6 @@ START_TEST(exp_vectorised)
 #endif
     printf("  exp in a loop: %d of 3 builds tried\n", tried);
 }
-END_TEST
 
 static uint64_t fnv(uint64_t hash, double x)        /* FNV-1a over the eight bytes, lowest first */
 {
@@ -671,7 +656,7 @@ static uint64_t fnv(uint64_t hash, double x)        /* FNV-1a over the eight byt
 /* Claim: the bits are those of every other compiler, optimisation level and machine. The inputs are made with exact
  * arithmetic only, none gives NaN. The hashes were recorded after all tests above had agreed with MPFR; whoever
  * changes a function re-records its hash after the same. */
-START_TEST(same_bits)
+TEST(same_bits)
 {
     const uint64_t want[5] = { UINT64_C(0x877f201822d8b6df), UINT64_C(0x94930ed372030aef), UINT64_C(0x5afb721752b96b8b),
                                UINT64_C(0x67b9bc3e8608248d), UINT64_C(0x375aa2ad76e94959) };
@@ -704,22 +689,4 @@ START_TEST(same_bits)
         fflush(stdout);         /* a failing test ends without it */
     }
     ck_assert_msg(wrong == 0, "the bits of %d functions differ", wrong);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    const TTest *const tests[] = { exp_special,    exp_points,     exp_random,  log_special,   log_points,  log_random,
-                                   sincos_special, sincos_points,  sincos_rope, sincos_random, pow_special, pow_points,
-                                   pow_random,     tail_special,   tail_points, tail_random,   tail_falls,  brief_exp,
-                                   brief_tail,     exp_vectorised, same_bits };
-    printf("test_math: seed %llu, slice %d\n", (unsigned long long)SEED, this_slice());
-    Suite *suite = suite_create("math");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 60);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(all, tests[i]);
-    suite_add_tcase(suite, all);
-    return suite;
 }

@@ -553,7 +553,7 @@ static int compare_vectors(struct vectors *vectors, const char *path, int data)
     return wrong;
 }
 
-START_TEST(vectors_of_text_and_data)
+TEST(vectors_of_text_and_data)
 {
     static struct vectors text, data;
     int wrong = compare_vectors(&text, text_file, 0) + compare_vectors(&data, data_file, 1);
@@ -566,16 +566,4 @@ START_TEST(vectors_of_text_and_data)
         ck_assert_msg(j < data.n, "not in %s: %s", data_file, text.text[i]);
     }
     ck_assert_msg(wrong == 0, "%d results differ", wrong);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("math_vectors");
-    TCase *test = tcase_create("math_vectors");
-    tcase_add_test(test, vectors_of_text_and_data);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 struct shape {
     int64_t T, heads, D, R;
 };
@@ -76,7 +78,7 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
  * Seen to fail with rope.last, rope.interleaved, pairs (i, i + D/2), the first row's table for all rows, a table by
  * head, a fused multiply-add, the second channel turned with the first one's new value, one element too many, one bit
  * off with five threads. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const struct shape shapes[] = {
         { 1, 1, 2, 2 },    { 2, 3, 3, 2 },    { 31, 1, 128, 64 }, { 32, 5, 17, 6 },
@@ -104,7 +106,6 @@ START_TEST(shapes_and_threads)
         free(sines);
     }
 }
-END_TEST
 
 /* Goal:  channel i turns with i + R/2, and with no other.
  * Given: one-hot heads: head h holds 1 in channel h; every pair has an exact angle of its own, cos 3 2^-i, sin 5 2^-i.
@@ -112,7 +113,7 @@ END_TEST
  * from R        on 1 at h. Zero everywhere else.
  * Seen to fail with rope.last, rope.interleaved, pairs (i, i + D/2), a sine of the wrong sign, the rest not copied, in
  * place the first channel's new value. */
-START_TEST(one_hot_heads)
+TEST(one_hot_heads)
 {
     enum { D = 11, R = 8 };
     const struct shape d = { 1, D, D, R };
@@ -134,14 +135,13 @@ START_TEST(one_hot_heads)
             }
     }
 }
-END_TEST
 
 /* Goal:  whole turns, quarter turns and 3-4-5 turns; each row by its own table.
  * Given: hand-made tables: 0, 90, 180, 270 degrees and (3, 4); x in integers; R = D, R = 2, one head.
  * Claim: exact values; angle 0 returns x.
  * Seen to fail with rope.last, rope.interleaved, the first row's table for all rows, a table by head, a sine of the
  * wrong sign. */
-START_TEST(exact_turns)
+TEST(exact_turns)
 {
     const struct shape full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
     static const real turn_cos[5] = { 1, 0, -1, 0, 3 }, turn_sin[5] = { 0, 1, 0, -1, 4 };
@@ -173,13 +173,12 @@ START_TEST(exact_turns)
         twin_check("R = 2", t, 2, y[t * 3 + 2], x[t * 3 + 2], 0);
     }
 }
-END_TEST
 
 /* Goal:  NaN and infinity stay in their pair; channels from R on are copied bit for bit, -0 and NaN included.
  * Given: a NaN in channel 1, infinity in channel 2, R = 6, D = 9; -0, a NaN with a payload and infinity after R.
  * Claim: channels 1, 4 are NaN; 2, 5 infinite; 0, 3 as without them; the rest equal in bits.
  * Seen to fail with a 0 added to the channels after R (-0 becomes 0), NaN replaced by the usual NaN. */
-START_TEST(not_finite_and_copied)
+TEST(not_finite_and_copied)
 {
     enum { D = 9, R = 6 };
     const struct shape d = { 1, 1, D, R };
@@ -197,19 +196,4 @@ START_TEST(not_finite_and_copied)
         twin_check("y", 0, 3, y[3], 2.0L * cosines[0] + 1.0L * sines[0], 3 * twin_roundoff() * (1.2 + 0.8));
         ck_assert_mem_eq(y + R, x + R, (D - R) * sizeof *y);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope");
-    TCase *test = tcase_create("rope");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, one_hot_heads);
-    tcase_add_test(test, exact_turns);
-    tcase_add_test(test, not_finite_and_copied);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -11,6 +11,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies both tables [T,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *pos, int64_t T, int64_t R, double theta,
                 enum m3_rope_angle angle, int threads)
@@ -59,7 +61,7 @@ static int column_fits(const real *cosines, const real *sines, const int64_t *po
  * Claim: within SPEC's tolerance, either mode. Angles in float are outside that of f64.
  * Seen to fail with rope.freq_dim, rope.fp32_angle in place of f64, a float pow, cosine and sine of a float,
  * exchanged, or of the row for the position. */
-START_TEST(multi_precision)
+TEST(multi_precision)
 {
     static const struct {
         int64_t R;
@@ -101,7 +103,6 @@ START_TEST(multi_precision)
             twin_check("sin", (int64_t)e, exact[e].i, sines[exact[e].i], exact[e].sine, tolerance);
         }
 }
-END_TEST
 
 /* Goal:  every element of tables of any shape, in both modes.
  * Given: R 2, 6, 12, 64, 128, T from 1 to enough for five threads; positions 0, 1, 127, 2047, 65535, 2^20 - 1 and
@@ -112,7 +113,7 @@ END_TEST
  * Seen to fail with a frequency 4 ulp off, angles reduced by 2 pi in double, a position or a frequency not rounded in
  * f32, a position rounded in f64, the mode ignored, a cosine 2 ulp off, one element too many, one bit off with five
  * threads, and all the above. */
-START_TEST(shapes_modes_and_threads)
+TEST(shapes_modes_and_threads)
 {
     static const struct {
         int64_t T, R;
@@ -160,13 +161,12 @@ START_TEST(shapes_modes_and_threads)
             free(sin_team);
         }
 }
-END_TEST
 
 /* Goal:  what is exact, and what tells the two modes apart.
  * Given: position 0; i = 0, where the frequency is 1, at 2^24 + 1, which no float holds.
  * Claim: position 0 has cosine 1 and sine 0, all i. i = 0 at 2^24 + 1: the angle is the position in f64, 2^24 in f32.
  * Seen to fail with the mode ignored, a position rounded in f64, a frequency 4 ulp off at i = 0, a negated sine. */
-START_TEST(position_zero_and_frequency_one)
+TEST(position_zero_and_frequency_one)
 {
     enum { R = 64 };
     const int64_t pos[2] = { 0, (1 << 24) + 1 };
@@ -182,7 +182,6 @@ START_TEST(position_zero_and_frequency_one)
         twin_check("sin", 1, 0, sines[R / 2], sinl(angle), ulp_of_real(sinl(angle)));
     }
 }
-END_TEST
 
 /* How far a table's angle is from the exact one, in radians. */
 static double angle_error(real cosine, real sine, long double exact)
@@ -194,7 +193,7 @@ static double angle_error(real cosine, real sine, long double exact)
  * Given: all positions up to 65535 and all frequencies, i = 1 up to 1048575; the double engine's tables in f32.
  * Claim: the largest error up to a position and the one at exactly this position, to two digits; the worst is i = 1.
  * Seen to fail with the figures of another position, and with f64. */
-START_TEST(errors_of_float_angles)
+TEST_IF(errors_of_float_angles, sizeof(real) == sizeof(double))
 {
     enum { R = 64, COLUMNS = R / 2, ROWS = 4096 };
     static const struct {
@@ -230,19 +229,4 @@ START_TEST(errors_of_float_angles)
     ck_assert_int_eq(next, 3);
     free(cosines);
     free(sines);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope_table");
-    TCase *test = tcase_create("rope_table");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, multi_precision);
-    tcase_add_test(test, shapes_modes_and_threads);
-    tcase_add_test(test, position_zero_and_frequency_one);
-    if (sizeof(real) == sizeof(double)) tcase_add_test(test, errors_of_float_angles);
-    suite_add_tcase(suite, test);
-    return suite;
 }

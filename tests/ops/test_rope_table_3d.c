@@ -11,6 +11,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies both tables [P,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *places, int64_t P, int64_t R, double theta,
                 enum m3_rope_angle angle, int threads)
@@ -62,7 +64,7 @@ static int columns_fit(const real *cosines, const real *sines, const int64_t *pl
  * of 20 frequencies over all channels (vision.rope_lost_w); 26 + 26 + 28 channels; frequencies over R, R + 2,
  * (R + 2) / 3 or R/6; i counted through all axes; f32 in place of f64; a cosine of a float; a sine of the wrong sign;
  * cosine and sine exchanged; places cut to 16 bits. */
-START_TEST(multi_precision)
+TEST(multi_precision)
 {
     static const struct {
         int64_t R;
@@ -108,7 +110,6 @@ START_TEST(multi_precision)
             twin_check("sin", (int64_t)e, j, sines[j], exact[e].sine, tolerance);
         }
 }
-END_TEST
 
 static void check_shape(int64_t P, int64_t R, double theta, enum m3_rope_angle mode, uint64_t *seed)
 {
@@ -160,7 +161,7 @@ static void check_shape(int64_t P, int64_t R, double theta, enum m3_rope_angle m
  *        of real of cosine and sine of the angle formed by "Order"; threads change no bit.
  * Seen to fail with a frequency 4 ulp off, angles reduced by 2 pi in double (double), a frequency not rounded in f32,
  * the mode ignored, places read as [3,P], one element too many, 13 threads that differ, and all the above. */
-START_TEST(shapes_modes_and_threads)
+TEST(shapes_modes_and_threads)
 {
     static const struct {
         int64_t P, R;
@@ -174,13 +175,12 @@ START_TEST(shapes_modes_and_threads)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++)
             check_shape(shapes[s].P, shapes[s].R, shapes[s].theta, mode, &seed);
 }
-END_TEST
 
 /* Goal:  which axis turns which columns.
  * Given: (0,0,0), one axis of three at 5, and 5, 17, 1000 in three orders.
  * Claim: place 0 has cosine 1 and sine 0, exactly; the same place on another axis or row has the same bits.
  * Seen to fail with what multi_precision lists of axes and frequencies, and with places read as [3,P]. */
-START_TEST(axes)
+TEST(axes)
 {
     enum { R = 78, HALF = 39, AXIS = 13, ROWS = 7 };
     static const int64_t places[3 * ROWS] = {
@@ -208,14 +208,13 @@ START_TEST(axes)
                 }
     }
 }
-END_TEST
 
 /* Goal:  what tells the two modes apart: places that no float holds.
  * Given: places from 2^24 + 1 to 1.2e9, one axis at a time, R = 12: the frequencies are 1 and 1/100.
  * Claim: an ulp from cosine and sine of the angle of "Order". In f64 only for i = 0, where the angle is the place: at
  *        these places the last bit of another frequency shows.
  * Seen to fail with the mode ignored, a place not rounded in f32, a place rounded in f64, a frequency 4 ulp off. */
-START_TEST(beyond_float)
+TEST(beyond_float)
 {
     enum { R = 12, HALF = 6 };
     static const int64_t large[] = {
@@ -236,11 +235,10 @@ START_TEST(beyond_float)
                 }
             }
 }
-END_TEST
 
 /* Goal:  an R below 6, or no multiple of 6, is an error, and nothing is written.
  * Seen to fail without the check, with 0 let through, and with multiples of 3 let through. */
-START_TEST(widths_refused)
+TEST(widths_refused)
 {
     static const int64_t widths[] = { 0, 4, 26, 1, 2, 3, 5, 7, 8, 9, 64, 77, 79, 80, -6, INT64_MIN, INT64_MAX };
     static const int64_t places[6] = { 1, 2, 3, 4, 5, 6 };
@@ -262,20 +260,4 @@ START_TEST(widths_refused)
         ck_assert(guard_intact(&sin_guard));
         ck_assert(guard_intact(&places_guard));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rope_table_3d");
-    TCase *test = tcase_create("rope_table_3d");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, multi_precision);
-    tcase_add_test(test, shapes_modes_and_threads);
-    tcase_add_test(test, axes);
-    tcase_add_test(test, beyond_float);
-    tcase_add_test(test, widths_refused);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies ids and p [T,K] and the context's failure out, and returns the status. */
 static int run(int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E, int64_t K, int threads,
                struct m3_failure *failure)
@@ -82,7 +84,7 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
  * Seen to fail with router.bias_in_weights, router.no_bias, router.no_renorm, the higher id on a tie, ids in ascending
  * order, a sum over all experts or in descending order of slots, a product with the reciprocal, one element too many,
  * one bit off with five threads, a changed score. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const struct {
         int64_t T, E, K;
@@ -113,14 +115,13 @@ START_TEST(shapes_and_threads)
         free(ids);
     }
 }
-END_TEST
 
 /* Goal:  ties, signed zeros, infinities, and a bias that chooses but does not weigh.
  * Given: rows of five experts, choices exact in binary.
  * Claim: these ids, in descending order of choice, the lower id first; weights from the scores without bias.
  * Seen to fail with router.bias_in_weights, router.no_bias, router.no_renorm, the higher id on a tie, choices compared
  * before they are rounded, +0 above -0, an infinite choice ranked last, 1e-20 added to the sum. */
-START_TEST(known_choices)
+TEST(known_choices)
 {
     enum { E = 5 };
     const real inf = INFINITY, least = (real)twin_least(), u = (real)twin_roundoff();
@@ -169,7 +170,6 @@ START_TEST(known_choices)
         }
     }
 }
-END_TEST
 
 /* Goal:  NaN in a choice, and a sum that is not above 0, are errors that name the first place at fault.
  * Given: many rows (kernels: 22 blocks of threads), good except for the faults; the NaN from a score, a bias, or
@@ -178,7 +178,7 @@ END_TEST
  *        number of threads.
  * Seen to fail with NaN let through, all or that of inf - inf, the last row or expert named, no expert named, the
  * first selected expert named for a sum, a sum of 0 let through, a negative or NaN sum let through. */
-START_TEST(errors_name_their_place)
+TEST(errors_name_their_place)
 {
     enum { T = TWIN_IN_ORDER ? 1543 : 171, E = 128, K = 4 };
     static real s[T * E], p[T * K];
@@ -216,18 +216,4 @@ START_TEST(errors_name_their_place)
                 ck_assert_msg(failure.block == (sum ? -1 : expert), "fault %d, place %d, threads %d: expert %lld: %s",
                               (int)fault, place, twin_threads[team], (long long)failure.block, failure.what);
             }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("route");
-    TCase *test = tcase_create("route");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_choices);
-    tcase_add_test(test, errors_name_their_place);
-    suite_add_tcase(suite, test);
-    return suite;
 }

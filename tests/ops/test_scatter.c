@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 enum { HERE = 200025, OTHER = 200026 };
 
 /* Every real a number of its own, and now and then -0, an infinity, or a NaN with a payload. */
@@ -96,7 +98,7 @@ static int placed(enum pattern pattern, int64_t t, int64_t T, uint64_t *state)
  * Claim: equal bits.
  * Seen to fail with f added to x, f in reverse, from row t, one row off or row 0 always, neighbouring ids counted, x
  * not copied, the first or last row left out, a 0 added, x or f changed, one element too many, M = 0 refused. */
-START_TEST(patterns_and_shapes)
+TEST(patterns_and_shapes)
 {
     static const struct {
         int64_t T, H;
@@ -128,11 +130,10 @@ START_TEST(patterns_and_shapes)
             free(y);
         }
 }
-END_TEST
 
 /* Claim: six rows, written out.
  * Seen to fail with f added to x, in reverse, from row t, one row off or row 0 always, and x not copied. */
-START_TEST(known_rows)
+TEST(known_rows)
 {
     enum { T = 6, H = 2 };
     const int32_t ids[T] = { 7, HERE, 9, HERE, HERE, 7 };
@@ -144,12 +145,11 @@ START_TEST(known_rows)
         ck_assert_mem_eq(y, want, sizeof want);
     }
 }
-END_TEST
 
 /* Goal:  images and videos, one call each, in either order, also in place.
  * Claim: each kind takes its own rows; the order of the calls changes no bit.
  * Seen to fail with what patterns_and_shapes lists, but M = 0 refused. */
-START_TEST(two_kinds_in_turn)
+TEST(two_kinds_in_turn)
 {
     enum { T = 67, H = 31 };
     uint64_t state = 2;
@@ -176,13 +176,12 @@ START_TEST(two_kinds_in_turn)
     free(f);
     free(g);
 }
-END_TEST
 
 /* Goal:  another number of placeholders than M is an error, and nothing is written.
  * Given: one to three too many and too few, by every pattern; in place x keeps its bits.
  * Seen to fail without the count, with too many or too few let through, x copied before the count, and in place one
  * row written before it. */
-START_TEST(counts_refused)
+TEST(counts_refused)
 {
     enum { T = 67, H = 17, SPARE = 3 };
     uint64_t state = 9;
@@ -203,19 +202,4 @@ START_TEST(counts_refused)
                 free(x);
                 free(f);
             }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("scatter");
-    TCase *test = tcase_create("scatter");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, patterns_and_shapes);
-    tcase_add_test(test, known_rows);
-    tcase_add_test(test, two_kinds_in_turn);
-    tcase_add_test(test, counts_refused);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(300);
+
 enum { MAX_BLOCKS = 1024 };
 
 static uint64_t state = 509;
@@ -141,7 +143,7 @@ static void check_case(const struct select_case *c)
  * Seen to fail with ties to the higher id, -inf chosen, +inf not, the own block not forced, initial blocks before
  *        local ones, far local ones before near ones, local_rule ignored, group 0 for shared, and ids left in order
  *        of choice. */
-START_TEST(by_hand)
+TEST(by_hand)
 {
     enum { N = 3, G = 2, B = 8 };
     const real inf = -INFINITY, up = INFINITY, nan = NAN;
@@ -201,7 +203,6 @@ START_TEST(by_hand)
         free(c.m);
     }
 }
-END_TEST
 
 /* Goal:  exact equality with the full sort.
  * Given: T 1 2 7 67 131 (kernels, where each row has threads of its own: 1 2 7 19 41), G 1 2 3, blocks of 1 4 7 128,
@@ -211,7 +212,7 @@ END_TEST
  * Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
  * Seen to fail with all of these, an initial block listed twice, shared ignored, the own block of the last row, p0
  *        forgotten, ids written group-major, and threads that share their scratch. */
-START_TEST(full_sort)
+TEST(full_sort)
 {
     static const int64_t rows[5] = { 1, 2, 7, TWIN_IN_ORDER ? 67 : 19, TWIN_IN_ORDER ? 131 : 41 },
                          blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 }, places[4] = { 0, 2, 61, 130 };
@@ -237,14 +238,13 @@ START_TEST(full_sort)
         free(m);
     }
 }
-END_TEST
 
 /* Goal:  around N blocks: B = 1, N - 1, N, N + 1, and many more.
  * Given: blocks of 128, N 16, released rules, scores without ties and with nothing but ties; rows at the ends of
  *        blocks.
  * Claim: the full sort; up to N blocks everything is chosen; all scores equal give the lowest ids and the own block.
  * Seen to fail with ties to the higher id, ids left in order of choice, and 0 for -1. */
-START_TEST(around_N)
+TEST(around_N)
 {
     static const int64_t n_blocks[5] = { 1, 15, 16, 17, 200 };
     for (int i = 0; i < 10; i++) {
@@ -260,14 +260,13 @@ START_TEST(around_N)
         free(c.m);
     }
 }
-END_TEST
 
 /* Goal:  a NaN among the candidates is an error with its place; after the own block it is nothing.
  * Given: 40 rows (kernels: 16) after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later
  *        rows, groups and blocks; forced blocks too; every selection; up to N blocks, and beyond.
  * Claim: row, group and block of the first one.
  * Seen to fail with the own block not searched, later blocks searched too, and blocks searched before groups. */
-START_TEST(nan_scores)
+TEST(nan_scores)
 {
     enum { T = TWIN_IN_ORDER ? 40 : 16 };
     for (int i = 0; i < T * 3 * 4; i += TWIN_STEP) {
@@ -293,11 +292,10 @@ START_TEST(nan_scores)
         free(c.m);
     }
 }
-END_TEST
 
 /* Claim: a row alone gets the lists that it gets in a batch.
  * Seen to fail with the own block of the last row, p0 forgotten, and ids written group-major. */
-START_TEST(alone_as_in_a_batch)
+TEST(alone_as_in_a_batch)
 {
     struct select_case c = draw(131, 9, 3, 7, 6, 40);
     int32_t *whole = run_ok(&c, 2);
@@ -312,19 +310,4 @@ START_TEST(alone_as_in_a_batch)
     }
     free(whole);
     free(c.m);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("select_blocks");
-    TCase *test = tcase_create("select_blocks");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, by_hand);
-    tcase_add_test(test, full_sort);
-    tcase_add_test(test, around_N);
-    tcase_add_test(test, nan_scores);
-    tcase_add_test(test, alone_as_in_a_batch);
-    suite_add_tcase(suite, test);
-    return suite;
 }

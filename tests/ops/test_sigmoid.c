@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [n] out. */
 static void run(real *y, const real *x, int64_t n, int threads)
 {
@@ -41,7 +43,7 @@ static void check_one(const char *what, int64_t i, real got, real x)
  * the        result is 0; and 1 + exp(-36.7) is rounded to 1 + 2u before the quotient is.
  * Seen to fail with exp(x) / (1 + exp(x)), exp of a float, x clamped to -88 and 30, subnormal results flushed (in
  * float), NaN made 1/2, router.softmax. */
-START_TEST(known_values)
+TEST(known_values)
 {
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY;
     const real below_1 = 1 - (real)twin_roundoff();
@@ -80,7 +82,6 @@ START_TEST(known_values)
     run(&y, &minus_one, 1, 1);
     twin_check("sig(-1)", 0, 0, y, 0.2689414213699951207488L, 6 * twin_roundoff() * 0.27);
 }
-END_TEST
 
 /* Goal:  every element, over the range in which the result is neither 0 nor 1; any length, any number of threads.
  * Given: x of all sizes and both signs; neighbours of the arguments where float reaches 0 and 1; n 1, odd, prime, and
@@ -89,7 +90,7 @@ END_TEST
  *        number).
  * Seen to fail with 1 - sig(-x) for x < 0, (1 + tanh(x/2)) / 2, exp of a float, x clamped, subnormal results flushed,
  * 10 u off, one element too many, one bit off with five threads. */
-START_TEST(lengths_and_threads)
+TEST(lengths_and_threads)
 {
     enum { MOST = 200003 };
     static real x[MOST], y[MOST];
@@ -116,13 +117,12 @@ START_TEST(lengths_and_threads)
             for (int64_t i = 0; team == 0 && i < n; i++) check_one("y", i, y[i], x[from + i]);
         }
 }
-END_TEST
 
 /* Goal:  y(x) + y(-x) = 1: the result for a negative x is not 1 minus a rounded one.
  * Given: x from 2^-30 to 60, both signs.
  * Claim: within u in float, where each is correctly rounded. In double within 6 u, the tolerance of both together.
  * Seen to fail with exp of a float, 10 u off, router.softmax. */
-START_TEST(both_signs_sum_to_one)
+TEST(both_signs_sum_to_one)
 {
     enum { N = 5000 };
     static real x[N], minus_x[N], y[N], minus_y[N];
@@ -138,18 +138,4 @@ START_TEST(both_signs_sum_to_one)
         const long double sum = (long double)y[i] + minus_y[i];
         if (!(fabsl(sum - 1) <= allowed)) ck_abort_msg("x = %.17g: sum is 1 + %Lg", (double)x[i], sum - 1);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("sigmoid");
-    TCase *test = tcase_create("sigmoid");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, known_values);
-    tcase_add_test(test, lengths_and_threads);
-    tcase_add_test(test, both_signs_sum_to_one);
-    suite_add_tcase(suite, test);
-    return suite;
 }

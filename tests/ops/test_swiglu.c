@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,F] out. */
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, int threads)
 {
@@ -56,7 +58,7 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up)
  * Claim: within 9 u |y| (1 + |gate| (1 - sig(gate))); in float the bits of SPEC's order of operations.
  * Seen to fail with the clamps, the +1 or the alpha of swiglu_oai, gate and up exchanged, up (g s) in another order
  * (in float), exp of a float, 20 u off, the last element left out, one too many, one bit off with five threads. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const struct {
         int64_t T, F;
@@ -80,7 +82,6 @@ START_TEST(shapes_and_threads)
             for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i]);
         }
 }
-END_TEST
 
 /* Goal:  what is known in advance, and the ends of the range.
  * Given: zeros of both signs, large numbers of both signs, infinities, NaN; the clamps and constants of swiglu_oai
@@ -88,7 +89,7 @@ END_TEST
  * Claim: these values. The reference numbers were computed with 40 digits (mpmath 1.3).
  * Seen to fail with exp(g) / (1 + exp(g)), NaN made 0, up (g s) in another order, gate and up exchanged, the clamps,
  * the +1 or the alpha of swiglu_oai. */
-START_TEST(known_values)
+TEST(known_values)
 {
     const real inf = INFINITY, nan = NAN, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
     const struct {
@@ -117,17 +118,4 @@ START_TEST(known_values)
         run(&y, &close[i].gate, &close[i].up, 1, 1, 1);
         twin_check("y", 1, i, y, close[i].y, 9 * twin_roundoff() * fabsl(close[i].y) * (1 + fabs(close[i].gate)));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("swiglu");
-    TCase *test = tcase_create("swiglu");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, known_values);
-    suite_add_tcase(suite, test);
-    return suite;
 }

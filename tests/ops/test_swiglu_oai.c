@@ -9,6 +9,8 @@
 #include "guard.h"
 #include "twin.h"
 
+TIMEOUT(60);
+
 /* One call in guarded buffers; copies y [T,F] out. */
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act,
                 int threads)
@@ -80,7 +82,7 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
  * Seen to fail with act.alpha, act.no_plus_one, act.no_clamp, act.gate_lower, act.up_upper, act.swap,
  * act.params_dropped (alpha, limit, clamp), exp of a float, in float (u + 1) (g s) and alpha g not rounded, 20 u off,
  * the last element left out, one too many, one bit off with five threads. */
-START_TEST(shapes_and_threads)
+TEST(shapes_and_threads)
 {
     static const struct {
         int64_t T, F;
@@ -107,14 +109,13 @@ START_TEST(shapes_and_threads)
                 for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
             }
 }
-END_TEST
 
 /* Goal:  the edges of the clamps, in every combination of gate and up.
  * Given: both at, one number inside and one beyond +-7, far beyond, at +-0, subnormal, infinite and NaN; both clamps.
  * Claim: as above; in particular NaN stays NaN, and the gate is not clamped below unless asked for.
  * Seen to fail with fmin and fmax for the clamps, NaN made 0, act.gate_lower, act.up_upper, act.no_clamp, a gate_clamp
  * that is ignored. */
-START_TEST(edges_of_the_clamps)
+TEST(edges_of_the_clamps)
 {
     const real inf = INFINITY, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
     const real step = 8 * (real)twin_roundoff();            /* from 7 to its neighbours */
@@ -138,7 +139,6 @@ START_TEST(edges_of_the_clamps)
         }
     }
 }
-END_TEST
 
 /* Goal:  what is known in advance.
  * Given: alpha 1.75, limit 7; values computed with 40 digits (mpmath 1.3); up = -1; very negative gates; an infinite
@@ -147,7 +147,7 @@ END_TEST
  *        finite gate; -1e30 gives 0; -inf * 0 gives NaN.
  * Seen to fail with act.alpha, act.params_dropped (alpha, limit, clamp), act.no_plus_one, act.no_clamp,
  * act.gate_lower, act.up_upper, act.swap, NaN made 0. */
-START_TEST(known_values)
+TEST(known_values)
 {
     /* clang-format off */
     static const struct { double gate, up; int both; long double y; } known[] = {
@@ -175,18 +175,4 @@ START_TEST(known_values)
         run(&y, &gates[i], &up, 1, 1, &act, 1);
         ck_assert(isnan(y));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("swiglu_oai");
-    TCase *test = tcase_create("swiglu_oai");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, shapes_and_threads);
-    tcase_add_test(test, edges_of_the_clamps);
-    tcase_add_test(test, known_values);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -43,7 +43,7 @@ static void check_counts(const struct m3_division *d, const int *owner, int64_t 
     }
 }
 
-START_TEST(rows)
+TEST(rows)
 {
     int owner[300];
     for (int count = 1; count < 10; count++)
@@ -65,9 +65,8 @@ START_TEST(rows)
                 ck_assert_int_le(most - least, 2);
             }
 }
-END_TEST
 
-START_TEST(undivided)
+TEST(undivided)
 {
     const struct m3_division d = { 0, 7, 3 };
     const struct m3_rows first = m3_division_rows(&d, 0), second = m3_division_rows(&d, 1);
@@ -76,9 +75,8 @@ START_TEST(undivided)
     ck_assert_int_eq(m3_rows_count(&second), 0);
     ck_assert_int_eq(m3_rows_seen(&second), 0);
 }
-END_TEST
 
-START_TEST(experts)
+TEST(experts)
 {
     for (int count = 1; count < 40; count++)
         for (int64_t E = 1; E < 140; E++) {
@@ -88,16 +86,4 @@ START_TEST(experts)
                 for (int64_t e = m3_experts_first(E, count, rank); e < m3_experts_first(E, count, rank + 1); e++)
                     ck_assert_int_eq(m3_experts_owner(E, count, e), rank);
         }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("division");
-    TCase *test = tcase_create("division");
-    tcase_add_test(test, rows);
-    tcase_add_test(test, undivided);
-    tcase_add_test(test, experts);
-    suite_add_tcase(suite, test);
-    return suite;
 }

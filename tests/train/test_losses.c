@@ -9,6 +9,8 @@
 
 #include "near_twin.h"
 
+TIMEOUT(60);
+
 /* ---- a golden, its numbers in `real` */
 
 static struct m3_safetensors *open_golden(const char *path)
@@ -136,7 +138,7 @@ static long double entropy_loss(void *self)
  *        same bits with 4 threads and in place; slopes in double.
  * Seen to fail with: divided by all rows, the target's 1 missing, the loss stored, a row without target left as it
  *        was, a target of V let through. */
-START_TEST(cross_entropy)
+TEST(cross_entropy)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 5, 7 }, { 67, 211 } };
     for (int k = 0; k < 3 * 3 * 2; k++) {
@@ -165,7 +167,6 @@ START_TEST(cross_entropy)
         for (int i = 0; i < 4; i++) free(all[i]);
     }
 }
-END_TEST
 
 /* ---- balance */
 
@@ -174,7 +175,7 @@ END_TEST
  * Claim: loss and gradient of the PyTorch formulas; rows that do not count keep their dl.
  * Seen to fail with: scores 1e-4 too large, a sum over some experts, padding counted, dl stored, the factor E
  *        dropped. */
-START_TEST(balance)
+TEST(balance)
 {
     enum { M = 23, E = 6, K = 2, VALID = 18, PART = 9 };
     struct m3_safetensors *file = open_golden("golden/train/balance.safetensors.gz");
@@ -219,11 +220,10 @@ START_TEST(balance)
     free(ids);
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* Claim: perfect balance gives K by softmax and 1 by sigmoid; equal logits: the lower ids are chosen.
  * Seen to fail with: the factor E dropped, a sum over some experts. */
-START_TEST(perfect_balance)
+TEST(perfect_balance)
 {
     enum { E = 4, K = 2, M = 4 };
     const real l[M * E] = { 2, 2, -1, -1, -1, -1, 2, 2, 2, 2, -1, -1, -1, -1, 2, 2 }, equal[E] = { 1, 1, 1, 1 };
@@ -239,14 +239,13 @@ START_TEST(perfect_balance)
     m3_balance_count(one, other, equal, NULL, 1, E, K);
     ck_assert(one[0] == 1 && one[1] == 1 && one[2] == 0 && one[3] == 0);
 }
-END_TEST
 
 /* ---- the update of the bias */
 
 /* Given: loads 0, 10, 8, 18, 24, whose mean is 12, and loads of which one is the mean; all equal.
  * Claim: +, +, +, -, - 0.001 rounded once; the mean, and equal loads, keep their bits.
  * Seen to fail with: the sign reversed, <= for <. */
-START_TEST(bias_update)
+TEST(bias_update)
 {
     const int64_t load[5] = { 0, 10, 8, 18, 24 }, mean[3] = { 4, 5, 6 }, equal[3] = { 7, 7, 7 }, third[3] = { 1, 0, 0 };
     const real rate = (real)1e-3, start[5] = { (real)0.5, -1, 0, 2, (real)0.125 };
@@ -263,7 +262,6 @@ START_TEST(bias_update)
     m3_bias_update(kept, third, 3, rate);
     ck_assert(kept[0] == start[0] - rate && kept[1] == start[1] + rate && kept[2] == start[2] + rate);
 }
-END_TEST
 
 /* ---- the alignment loss of the index branch */
 
@@ -374,7 +372,7 @@ static void choose(struct toy *c, const struct toy_case *of)
  * Seen to fail with: the teacher of all keys for that of the chosen ones, head 0 for the mean over heads, the mass of a
  *        block from its best key, its logit from its first, the student's scale left out of dq, rows of padding added,
  *        either fraction with eps dropped. */
-START_TEST(index_readings)
+TEST(index_readings)
 {
     struct toy c = open_toy();
     for (size_t i = 0; i < sizeof toy_cases / sizeof *toy_cases; i++) {
@@ -393,13 +391,12 @@ START_TEST(index_readings)
     if (sizeof(real) == 8) printf("  index loss: slopes within %.1Le\n", near_worst_slope);
     close_toy(&c);
 }
-END_TEST
 
 /* Given: as many blocks as are chosen, or fewer; one more; a loss before the call, and a weight.
  * Claim: sparse has the bits of warm-up, while no row leaves a block out, and not beyond; row 0, which sees one key,
  *        adds nothing; the loss is added to and not weighted, gradients are stored and weighted.
  * Seen to fail with: the loss stored, the loss weighted. */
-START_TEST(index_phases)
+TEST(index_phases)
 {
     struct toy c = open_toy();
     for (int64_t T = 1; T <= 13; T++) {
@@ -421,12 +418,11 @@ START_TEST(index_phases)
     for (int i = 0; i < 13 * X; i++) ck_assert(half.dk[i] == once.dk[i] / 2);
     close_toy(&c);
 }
-END_TEST
 
 /* Given: one query head a group, and an index branch that is the main branch: the same q; of k, both groups' the same.
  * Claim: the loss is 0, and so are the gradients, within rounding, in both directions and phases.
  * Seen to fail with: the teacher of all keys. */
-START_TEST(index_at_its_target)
+TEST(index_at_its_target)
 {
     struct toy c = open_toy();
     real *main_k = near_room(ROWS * G * D, sizeof *main_k);
@@ -447,13 +443,12 @@ START_TEST(index_at_its_target)
     }
     close_toy(&c);
 }
-END_TEST
 
 /* Given: keys of the index branch that are all 1 in channel 0, so that channel 0 of dq is the sum of ds over the keys.
  * Claim: ds sums to 0 in each row and group, also with a teacher that does not sum to 1; keys that no row of a group
  *        has chosen, and padding, have a dk of exactly 0, and rows of padding a dq of 0.
  * Seen to fail with: P' with the wrong sign, padding whose rows add. */
-START_TEST(index_sums)
+TEST(index_sums)
 {
     struct toy c = open_toy();
     for (int j = 0; j < ROWS; j++) c.k[j * X] = 1;
@@ -481,23 +476,4 @@ START_TEST(index_sums)
     near_refused(&ctx, m3_index_loss(&ctx, &unused.loss, unused.dq, unused.dk, c.q, c.k, c.main_q, c.main_k, &c.d, 1),
                  M3_WRONG, "block list not strictly ascending visible ids, then -1", 17);
     close_toy(&c);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("losses");
-    TCase *test = tcase_create("losses");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, cross_entropy);
-    tcase_add_test(test, balance);
-    tcase_add_test(test, perfect_balance);
-    tcase_add_test(test, bias_update);
-    tcase_add_test(test, index_readings);
-    tcase_add_test(test, index_phases);
-    tcase_add_test(test, index_at_its_target);
-    tcase_add_test(test, index_sums);
-    suite_add_tcase(suite, test);
-    return suite;
 }

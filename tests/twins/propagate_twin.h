@@ -148,7 +148,7 @@ static inline double spread_within(const struct spread_case *c, const long doubl
 }
 
 /* For a function that is smooth within reach:
- *   error    at least sum |slope| e, and at most 1 / share of it
+ *   error    at least sum |slope| e, and at most 1 / share of it; 0 where no input that is off moves the output
  *   worst    the signs of the slopes move an output by at least 0.99 share of its error; nothing moves it beyond
  *   variance sum slope^2 v, and the sample deviation of 400 random inputs within 20 %
  * Returns the mean of sum |slope| e over the error. */
@@ -170,6 +170,9 @@ static inline double spread_check(struct spread_case *c, double share, uint64_t 
         }
         const long double around = blur * errors, low = error * (1 - 1e-6L) - around;
         const long double high = error * (1 + 1e-3L) / share + around;
+        if (error == 0)
+            ck_assert_msg(c->error[o] == 0 && c->variance[o] == 0, "%s [%lld]: nothing moves it", c->name,
+                          (long long)o);
         if (!(c->error[o] >= low && c->error[o] <= high))
             ck_abort_msg("%s [%lld]: error %.9g, slopes give %.9Lg", c->name, (long long)o, c->error[o], error);
         used += c->error[o] > 0 ? (double)(error / c->error[o]) / (double)c->out : 1 / (double)c->out;

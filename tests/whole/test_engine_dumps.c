@@ -15,17 +15,19 @@ static void setup(void)
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", reference()), 0);
 }
 
+TIMEOUT(120);
+FIXTURE_ONCE(setup, remove_folder);
+
 /* Goal:  mlx-lm lists blocks that come after the row, because its top-k has always N places, and masks them later.
  * Claim: compare and blame pass; so does a float engine under every profile that allows more.
  * Seen to fail with blocks after the row not dropped from the list: 16 of 38 sets were inadmissible. */
-START_TEST(blocks_to_come)
+TEST(blocks_to_come)
 {
     ck_assert_int_eq(m3ref("compare %s " F32, reference()), 0);
     ck_assert(has("out", "pass  30 of 30 stages judged"));
     ck_assert_int_eq(m3ref("blame " MODEL " " F32 " --case " CASE " --taps 'layers.2.*'"), 0);
     ck_assert_int_eq(m3ref("compare %s " F32 " --profile fp32+rope_exp2", reference()), 0);
 }
-END_TEST
 
 /* Goal:  mlx-lm in BF16 rounds what transformers does not: 1 + w, x over the root before it meets 1 + w, and weights of
  *        experts.
@@ -33,7 +35,7 @@ END_TEST
  *        too.
  * Seen to fail with norm.unit not read by the norm; and with a profile `mlx_bf16` that lacks norm_weight, or the
  * rounding of weights of experts. */
-START_TEST(mlx_in_bf16)
+TEST(mlx_in_bf16)
 {
     ck_assert_int_eq(m3ref("blame " MODEL " " BF16 " --case " CASE " --profile mlx_bf16"), 0);
     ck_assert(has("out", "pass  125 of 125 taps judged"));
@@ -42,13 +44,12 @@ START_TEST(mlx_in_bf16)
     ck_assert_int_eq(m3ref("blame " MODEL " " BF16 " --case " CASE " --profile bf16+norm_weight_bf16"), 1);
     ck_assert(has("out", "layers.0.attn_norm"));
 }
-END_TEST
 
 /* Goal:  a profile may say that alpha is held in BF16.
  * Given: a float run of the model with alpha 1.703125, which is 1.702 in BF16, judged by the model with 1.702.
  * Claim: under a profile with that alpha all taps pass; under `fp32` the activation of the first layer fails.
  * Seen to fail with the profile's alpha not read by the activation. */
-START_TEST(alpha_in_bf16)
+TEST(alpha_in_bf16)
 {
     static const char was[] = "\"swiglu_alpha\": 1.702,", made[] = "\"swiglu_alpha\": 1.703125,";
     char config[8192], own[512], dump[512];
@@ -69,13 +70,12 @@ START_TEST(alpha_in_bf16)
     ck_assert_int_eq(m3ref("blame " MODEL " %s --case " CASE " --force --profile fp32", dump), 1);
     ck_assert(has("out", "fail  layers.0.mlp.act "));
 }
-END_TEST
 
 /* Goal:  vLLM's dump is read by the map of its name.
  * Claim: all 54 taps pass: lists are token-major, weights of experts hold the factor, linears return tuples.
  * Seen to fail with the lists transposed (refused), with the weights as they are (moe.weights fails), and with names
  * without .0 alone (28 taps). */
-START_TEST(vllm)
+TEST(vllm)
 {
     write_text(in_folder("fp16.json"), "{\"name\": \"vllm_fp16\", \"base\": \"fp16+fused_norm\", \"store\": "
                                        "{\"*.index.q_rope\": \"bf16\", \"*.index.k_rope\": \"bf16\"}}");
@@ -90,11 +90,10 @@ START_TEST(vllm)
         0);
     ck_assert(has("out", "pass  54 of 54 taps judged"));
 }
-END_TEST
 
 /* Goal:  every command with --profile says what the profiles and words are, a line each, from their files.
  * Seen to fail with help taken for the name of a profile, and with words left out. */
-START_TEST(profiles_are_listed)
+TEST(profiles_are_listed)
 {
     static const char *const commands[] = { "compare", "blame", "check", "envelope", "run", "op rms_norm" };
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -104,21 +103,4 @@ START_TEST(profiles_are_listed)
         ck_assert(has("out", "  tp2, tp4, .. tp64"));
     }
     ck_assert_int_eq(m3ref("estimate --profile help"), 64);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("engine_dumps");
-    TCase *test = tcase_create("engine_dumps");
-    tcase_set_timeout(test, 120);
-    tcase_add_unchecked_fixture(test, setup, remove_folder);
-    tcase_add_test(test, blocks_to_come);
-    tcase_add_test(test, mlx_in_bf16);
-    tcase_add_test(test, alpha_in_bf16);
-    tcase_add_test(test, vllm);
-    tcase_add_test(test, profiles_are_listed);
-    suite_add_tcase(suite, test);
-    return suite;
 }

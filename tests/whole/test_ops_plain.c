@@ -13,6 +13,9 @@
 #include "same_tensors.h"
 #include "slice.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 #define PHOTO "golden/tiny/model --ids 198,68,74,12,125,87,200,119,165,195,199,203 --image golden/photo.png"
 #define POSITIONS "golden/tiny/model --case golden/tiny/positions_case.safetensors"
 
@@ -60,7 +63,7 @@ static int64_t judged(void)
 /* Goal:  what a student reads is what the program computes.
  * Claim: every golden passes; the dump has the bits of the default with ordered sums, whatever --linear says. A slice has
  *        each golden in one of the two precisions. */
-START_TEST(golden_and_the_usual_bits)
+LOOP_TEST(golden_and_the_usual_bits, 2 * ALL)
 {
     const int i = _i / 2;
     if (!in_slice(i + _i, 2)) return;
@@ -84,10 +87,9 @@ START_TEST(golden_and_the_usual_bits)
                      0);
     same_tensors(in_folder("plain.safetensors"), in_folder("usual.safetensors"));
 }
-END_TEST
 
 /* Claim: no golden of a model is left out. */
-START_TEST(every_golden)
+TEST(every_golden)
 {
     static const char *const folders[] = { "tiny", "block128", "mxfp8",    "f8block", "fourbit",
                                            "mtp",  "m2",       "readings", "vision" };
@@ -102,10 +104,9 @@ START_TEST(every_golden)
     }
     ck_assert_int_eq(files, CASES + 1);         /* and the photograph's */
 }
-END_TEST
 
 /* Claim: the word gives the plain table of the engine, whole, which has other bodies than the default. */
-START_TEST(another_table)
+LOOP_TEST(another_table, 2)
 {
     const struct m3_engine *engine = _i ? m3_engine_f64() : m3_engine_f32();
     struct m3_cli_ops ops = { .name = "plain" };
@@ -116,11 +117,10 @@ START_TEST(another_table)
     ck_assert(got->linear != engine->ops->linear && got->attend_blocks != engine->ops->attend_blocks);
     m3_cli_ops_close(&ops);
 }
-END_TEST
 
 /* Goal:  generation runs them too; the word is reserved, whatever files there are; it takes no other words.
  * Claim: the tokens of the public layers; 64 and one line. */
-START_TEST(the_word)
+TEST(the_word)
 {
     ck_assert_int_eq(m3ref("generate golden/mtp/model --ids 1,2,3 --max-new 8 --speculative --ops plain"), 0);
     ck_assert(has("out", "tokens: 33,44,18,57,42,64,50,86\n"));
@@ -139,21 +139,4 @@ START_TEST(the_word)
              model);
     ck_assert_int_eq(system(command), 0);
     free(model);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("ops_plain");
-    TCase *tests = tcase_create("ops_plain");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, golden_and_the_usual_bits, 0, 2 * ALL);
-    tcase_add_test(tests, every_golden);
-    tcase_add_loop_test(tests, another_table, 0, 2);
-    tcase_add_test(tests, the_word);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

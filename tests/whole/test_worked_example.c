@@ -31,6 +31,9 @@ static void setup(void)
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", reference()), 0);
 }
 
+TIMEOUT(60);
+FIXTURE_ONCE(setup, remove_folder);
+
 static int compare(const char *candidate, const char *options)
 {
     return m3ref("compare %s %s --map transformers %s", reference(), candidate, options);
@@ -70,7 +73,7 @@ static int number(const json_t *object, const char *key)
 
 /* Goal:  every stage that transformers gives is judged and passes.
  * Seen to fail with gate and up exchanged in ref/oracle/map/maps/transformers.json. */
-START_TEST(honest_passes)
+TEST(honest_passes)
 {
     ck_assert_int_eq(compare(HONEST, "--profile bf16 --json"), 0);
     json_t *all = lines("out"), *line;
@@ -85,18 +88,16 @@ START_TEST(honest_passes)
     ck_assert_int_eq(number(summary, "missing"), LACKING);
     json_decref(all);
 }
-END_TEST
 
 /* Goal:  what bf16 rounds is wrong where fp32 was promised.
  * Seen to fail with --profile of compare taken for bf16 whatever it says. */
-START_TEST(honest_is_no_fp32)
+TEST(honest_is_no_fp32)
 {
     ck_assert_int_eq(compare(HONEST, "--profile fp32"), 1);
     ck_assert(has("out", "first divergence layers.0.attn_norm"));
     ck_assert(has("out", "looks like: fp32 accumulation, stored in bf16"));
     ck_assert_int_eq(blame(HONEST, "--profile fp32"), 1);
 }
-END_TEST
 
 /* The experts of a layer as the candidate's file has them. */
 static void same_experts(const json_t *decision, const struct m3_tensor *experts)
@@ -111,7 +112,7 @@ static void same_experts(const json_t *decision, const struct m3_tensor *experts
 /* Goal:  a line for each choice of blocks (rows x groups), experts (rows) and next tokens, with all fields; two of the
  *        choices are others than the reference's, and the candidate's own scores chose them; none is inadmissible.
  * Seen to fail with gate and up exchanged in the map, and with note under another name. */
-START_TEST(ledger)
+TEST(ledger)
 {
     static const char *const fields[] = { "type",       "tap",       "row",   "group",     "ids",
                                           "want",       "gap",       "bound", "verdict",   "scores",
@@ -148,13 +149,12 @@ START_TEST(ledger)
     json_decref(all);
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* Goal:  the mistake's places are what fails, its first comes first; what lies after is not blamed. Of layers 3 and 4 the
  *        dump holds the outputs alone: they are judged as a whole, by rows. Without the weights what layer 2's experts
  *        are given has drifted too far to see theirs: compare finds the first two.
  * Seen to fail with the last tap that fails for the culprit. */
-START_TEST(wrong_fails)
+TEST(wrong_fails)
 {
     static const char *const places[] = { "layers.0.mlp.act",    "layers.1.mlp.act", "layers.2.moe.expert_out",
                                           "layers.2.moe.shared", "layers.3.out",     "layers.4.out" };
@@ -178,11 +178,10 @@ START_TEST(wrong_fails)
     ck_assert_int_eq(blame(WRONG, "--profile bf16"), 1);
     ck_assert(has("out", "\nculprit  layers.0.mlp.act  activation, SPEC 5.11 swiglu_oai\n"));
 }
-END_TEST
 
 /* Goal:  nothing is blamed in the correct run, and everything is judged.
  * Seen to fail with gate and up exchanged in the map. */
-START_TEST(honest_is_not_blamed)
+TEST(honest_is_not_blamed)
 {
     ck_assert_int_eq(blame(HONEST, "--profile bf16 --json"), 0);
     json_t *all = lines("out");
@@ -193,11 +192,10 @@ START_TEST(honest_is_not_blamed)
     ck_assert_int_eq(number(summary, "judged"), TAPS - LACKING);
     json_decref(all);
 }
-END_TEST
 
 /* Goal:  the reports say the same: a test case per stage, the failing ones with their names; what is missing is skipped.
  * Seen to fail with gate and up exchanged in the map. */
-START_TEST(reports)
+TEST(reports)
 {
     for (int wrong = 0; wrong < 2; wrong++) {
         char options[1200];
@@ -216,11 +214,10 @@ START_TEST(reports)
         ck_assert(has("page", "href=\"#spec-511-swiglu_oai\"") && has("page", "id=\"spec-511-swiglu_oai\""));
     }
 }
-END_TEST
 
 /* Goal:  a reference without companions, and companions in a file of their own, find the mistake as well.
  * Seen to fail with the bias of the experts not looked for in that file: an admissible choice was called wrong. */
-START_TEST(other_references)
+TEST(other_references)
 {
     char options[600];
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --dump %s --companions %s",
@@ -233,7 +230,6 @@ START_TEST(other_references)
     ck_assert_int_eq(m3ref("compare %s " WRONG " --map transformers %s", in_folder("plain.safetensors"), options), 1);
     ck_assert(has("out", "first divergence layers.0.mlp.act"));
 }
-END_TEST
 
 /* The tiny model with another epsilon: the same tensors and shapes, another model. */
 static void other_model(void)
@@ -250,7 +246,7 @@ static void other_model(void)
 
 /* Goal:  another case or model says so, whatever the numbers are.
  * Seen to fail with the hashes not compared, by compare and by blame. */
-START_TEST(not_comparable)
+TEST(not_comparable)
 {
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz " HONEST " --map transformers"), 3);
     ck_assert(has("err", "case_sha256"));
@@ -265,24 +261,4 @@ START_TEST(not_comparable)
     ck_assert_int_eq(m3ref("blame %s " HONEST " --case " CASE " --map transformers --profile bf16", in_folder("model")),
                      3);
     ck_assert(has("err", "model_sha256"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("worked_example");
-    TCase *tests = tcase_create("worked_example");
-    tcase_add_unchecked_fixture(tests, setup, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, honest_passes);
-    tcase_add_test(tests, honest_is_no_fp32);
-    tcase_add_test(tests, ledger);
-    tcase_add_test(tests, wrong_fails);
-    tcase_add_test(tests, honest_is_not_blamed);
-    tcase_add_test(tests, reports);
-    tcase_add_test(tests, other_references);
-    tcase_add_test(tests, not_comparable);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

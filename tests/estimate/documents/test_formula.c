@@ -6,6 +6,8 @@
 
 #include "estimate/documents/documents.h"
 
+TIMEOUT(120);
+
 /* clang-format off */
 static const struct {
     const char *formula;
@@ -52,7 +54,7 @@ static const char *const bad_formulas[] = {
 
 static int close_to(double got, double expected) { return fabs(got - expected) <= 1e-12 * fabs(expected); }
 
-START_TEST(formulas_by_hand)
+TEST(formulas_by_hand)
 {
     struct m3_config config;
     read_config(&config, M3);
@@ -76,15 +78,4 @@ START_TEST(formulas_by_hand)
     m3_error_free(&error);
     json_decref(summary);
     m3_config_free(&config);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("formula");
-    TCase *cases = tcase_create("formula");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, formulas_by_hand);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

@@ -4,6 +4,8 @@
  * each document changed in its last digit; an erratum taken away; one added; one of another document. */
 #include "documented.h"
 
+TIMEOUT(120);
+
 /* Which model a row is about; its setting has to be readable. */
 static int model_of(const struct m3_printed *row)
 {
@@ -42,7 +44,7 @@ static int agrees(const struct m3_document *document, const struct m3_printed *r
     return 0;
 }
 
-START_TEST(every_printed_figure)
+LOOP_TEST(every_printed_figure, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     int wrong = 0;
@@ -53,7 +55,6 @@ START_TEST(every_printed_figure)
     ck_assert_msg(wrong == 0, "document %s: %d of %d rows", document->name, wrong, document->count);
     unload();
 }
-END_TEST
 
 /* "E3-07" of document 003. */
 static int is_erratum(const char *text, char document)
@@ -62,7 +63,7 @@ static int is_erratum(const char *text, char document)
            text[3] <= '9' && text[4] >= '0' && text[4] <= '9';
 }
 
-START_TEST(rows_are_filled_in)
+LOOP_TEST(rows_are_filled_in, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     for (int i = 0; i < document->count; i++) {
@@ -78,10 +79,9 @@ START_TEST(rows_are_filled_in)
                           "twice: %s: %s", row->place, row->what);
     }
 }
-END_TEST
 
 /* A figure that is two units of its last digit away is not reproduced; ours, printed with more digits, is. */
-START_TEST(every_figure_matters)
+LOOP_TEST(every_figure_matters, M3_DOCUMENTS)
 {
     const struct m3_document *document = &m3_documents[_i];
     load();
@@ -107,11 +107,10 @@ START_TEST(every_figure_matters)
     }
     unload();
 }
-END_TEST
 
 /* ---- verdicts */
 
-START_TEST(verdicts)
+TEST(verdicts)
 {
     static const struct {
         const char *printed, *formula;
@@ -152,18 +151,4 @@ START_TEST(verdicts)
         ck_assert_msg(status == M3_BAD_INPUT && judgement.verdict == M3_REPRODUCTION_NOT_COMPUTABLE, "%s", bad[i].what);
     }
     unload();
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("judge");
-    TCase *cases = tcase_create("judge");
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, every_printed_figure, 0, M3_DOCUMENTS);
-    tcase_add_loop_test(cases, rows_are_filled_in, 0, M3_DOCUMENTS);
-    tcase_add_loop_test(cases, every_figure_matters, 0, M3_DOCUMENTS);
-    tcase_add_test(cases, verdicts);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

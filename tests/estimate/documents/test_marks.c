@@ -3,6 +3,8 @@
  * Seen to fail with: marks for another context, batch or number of modules, for a sum of keys, or twice. */
 #include "documented.h"
 
+TIMEOUT(120);
+
 static struct m3_mark marks[M3_MOST_MARKS];
 
 /* Of M3, as `r` asks; -1 if a mark is about a figure of another value than the estimate's. */
@@ -34,7 +36,7 @@ static int marked(int count, const char *erratum, const char *key)
     return found;
 }
 
-START_TEST(marks_of_a_request)
+TEST(marks_of_a_request)
 {
     load();
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -85,25 +87,12 @@ START_TEST(marks_of_a_request)
     ck_assert_int_eq(marked(count, "E3-18", "flops_decode.total"), 1);
     unload();
 }
-END_TEST
 
-START_TEST(no_marks_of_other_models)
+TEST(no_marks_of_other_models)
 {
     load();
     loaded[0].own.max_positions--;
     struct m3_estimate_request r = request(4096, 1, "bf16", "bf16");
     ck_assert_int_eq(marks_for(&r), 0);
     unload();
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("marks");
-    TCase *cases = tcase_create("marks");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, marks_of_a_request);
-    tcase_add_test(cases, no_marks_of_other_models);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

@@ -3,7 +3,9 @@
  * Seen to fail with: models told apart by parameters alone; a size, the name or the kinds of the layers not read. */
 #include "documented.h"
 
-START_TEST(models_by_their_sizes)
+TIMEOUT(120);
+
+TEST(models_by_their_sizes)
 {
     load();
     for (int i = 0; i < model_count; i++) {
@@ -21,10 +23,9 @@ START_TEST(models_by_their_sizes)
     }
     unload();
 }
-END_TEST
 
 /* One more of any size, or a layer of the other kind, is another model; the estimate with its parameters stays. */
-START_TEST(models_of_other_sizes)
+TEST(models_of_other_sizes)
 {
     load();
     for (int i = 0; i < model_count; i++) {
@@ -68,16 +69,4 @@ START_TEST(models_of_other_sizes)
         ck_assert_pstr_eq(m3_document_model(&e), loaded[i].name);
     }
     unload();
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("models");
-    TCase *cases = tcase_create("models");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, models_by_their_sizes);
-    tcase_add_test(cases, models_of_other_sizes);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

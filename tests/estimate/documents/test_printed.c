@@ -6,6 +6,8 @@
 
 #include "estimate/documents/documents.h"
 
+TIMEOUT(120);
+
 /* clang-format off */
 static const struct {
     const char *text;
@@ -53,7 +55,7 @@ static const struct {
 
 static int close_to(double got, double expected) { return fabs(got - expected) <= 1e-12 * fabs(expected); }
 
-START_TEST(printed_numbers)
+LOOP_TEST(printed_numbers, sizeof numbers / sizeof numbers[0])
 {
     struct m3_error error = { 0 };
     struct m3_printed_number n;
@@ -65,15 +67,4 @@ START_TEST(printed_numbers)
                       close_to(n.scale, numbers[_i].scale) && n.decimals == numbers[_i].decimals,
                   "%s: value %.15g half %.15g scale %.15g decimals %d", numbers[_i].text, n.value, n.half, n.scale,
                   n.decimals);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("printed");
-    TCase *cases = tcase_create("printed");
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, printed_numbers, 0, sizeof numbers / sizeof numbers[0]);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

@@ -5,7 +5,9 @@
 
 #include "estimate/documents/documents.h"
 
-START_TEST(settings)
+TIMEOUT(120);
+
+TEST(settings)
 {
     struct m3_error error = { 0 };
     struct m3_document_setting s;
@@ -48,15 +50,4 @@ START_TEST(settings)
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         ck_assert_msg(m3_document_setting_parse(&s, refused[i], &error) == M3_BAD_INPUT, "\"%s\"", refused[i]);
     m3_error_free(&error);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("setting");
-    TCase *cases = tcase_create("setting");
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, settings);
-    suite_add_tcase(suite, cases);
-    return suite;
 }

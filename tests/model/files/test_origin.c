@@ -3,6 +3,8 @@
 
 #include "model/files/origin.h"
 
+FIXTURE(make_folder, remove_folder);
+
 /* A file that states these; NULL: it does not. To be closed. */
 static struct m3_safetensors *file_of(const char *name, const char *model, const char *the_case, const char *semantics)
 {
@@ -59,7 +61,7 @@ static int ends_with(const struct m3_error *lines, const char *text)
     return strcmp(lines->text + strlen(lines->text) - strlen(text), text) == 0;
 }
 
-START_TEST(another_model_or_case)
+LOOP_TEST(another_model_or_case, sizeof checks / sizeof *checks)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *dump = file_of("dump", checks[_i].model, checks[_i].the_case, NULL);
@@ -71,11 +73,10 @@ START_TEST(another_model_or_case)
     m3_error_free(&error);
     m3_safetensors_close(dump);
 }
-END_TEST
 
 /* Goal:  two files are of the same run only if both state all, and the same.
  * Seen to fail with semantics left out, and with what both do not state taken as equal. */
-START_TEST(same_run)
+TEST(same_run)
 {
     static const char *const stated[][3] = {
         { "n", "c", "{}" }, { "m", "d", "{}" }, { "m", "c", "{\"pool\": \"lse\"}" }, { "m", "c", NULL }
@@ -93,7 +94,6 @@ START_TEST(same_run)
     m3_safetensors_close(dump);
     m3_safetensors_close(silent);
 }
-END_TEST
 
 /* A file that states a model, a case and these weights; NULL: it does not. */
 static struct m3_safetensors *weighed(const char *name, const char *weights)
@@ -116,7 +116,7 @@ static struct m3_safetensors *weighed(const char *name, const char *weights)
 
 /* Goal:  other weights are treated as another model is; of shards that one side does not name nothing is said.
  * Seen to fail with the code as it was, and with force ignored. */
-START_TEST(other_weights)
+TEST(other_weights)
 {
     static const struct {
         const char *got, *expected;
@@ -146,18 +146,4 @@ START_TEST(other_weights)
         m3_safetensors_close(got);
         m3_safetensors_close(want);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("origin");
-    TCase *test = tcase_create("origin");
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, another_model_or_case, 0, sizeof checks / sizeof *checks);
-    tcase_add_test(test, same_run);
-    tcase_add_test(test, other_weights);
-    suite_add_tcase(suite, test);
-    return suite;
 }

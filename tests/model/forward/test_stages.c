@@ -7,6 +7,8 @@
 #include "model/model.h"
 #include "ops/ops.h"
 
+TIMEOUT(60);
+
 enum { T = 300 };
 
 enum failing { LINEAR, ROPE_TABLE, ROPE, ATTEND_FULL, SELECT, ROUTE, ADD };
@@ -117,7 +119,7 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
  *       the first piece.
  * Seen to fail with: a stage that continues after a failure; the row of a piece; a stage without a tap shown; a tap
  * forced although its operator failed; a status out of range passed on. */
-START_TEST(a_failing_operator_ends_the_pass)
+LOOP_TEST(a_failing_operator_ends_the_pass, sizeof cases / sizeof *cases)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_model *model;
@@ -151,17 +153,4 @@ START_TEST(a_failing_operator_ends_the_pass)
     m3_model_close(model);
     m3_error_free(&notes);
     m3_error_free(&error);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("stages");
-    TCase *tests = tcase_create("stages");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_failing_operator_ends_the_pass, 0, sizeof cases / sizeof *cases);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

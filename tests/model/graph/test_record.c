@@ -91,7 +91,7 @@ static void check_rows(const struct m3_graph *graph, const struct m3_node *node,
  *        Modules read later embeddings; routers and experts read noise.
  * Seen to fail with keys after the values in attention, with the join's halves exchanged, with the sum of the shared
  * expert read from the wrong buffer, and with weights counted from the module's own layers. */
-START_TEST(edges)
+TEST(edges)
 {
     FILE *file = fopen("tests/model/graph/edges.tsv", "r");
     struct part part;
@@ -130,7 +130,6 @@ START_TEST(edges)
     fclose(file);
     ck_assert_int_eq(parts, 11);
 }
-END_TEST
 
 static int is_of_layers(int tap)
 {
@@ -142,7 +141,7 @@ static int is_of_layers(int tap)
  * Claim: 60 layers, of which the first three are dense, each with as many taps as the config says; the last has those
  *        of the one before, with its own inputs. There is no layer after the last, and no module of the tower.
  * Seen to fail with layer 60 found as the first module. */
-START_TEST(released)
+TEST(released)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_config config = { 0 };
@@ -166,16 +165,4 @@ START_TEST(released)
     m3_graph_free(&graph);
     m3_config_free(&config);
     m3_error_free(&notes);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("record");
-    TCase *test = tcase_create("record");
-    tcase_add_test(test, edges);
-    tcase_add_test(test, released);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -21,6 +21,8 @@
 #include "ops/operators.h"
 #include "stored_twin.h"
 
+TIMEOUT(120);
+
 enum { OUTPUTS = 3 };
 
 struct call {
@@ -156,7 +158,7 @@ static int check_attention(const char *name, struct attention *a, enum numbers k
 }
 
 /* Beside drawn sizes: several pieces of keys, ranges of rows, and more lanes than are gathered at a time. */
-START_TEST(full_attention)
+LOOP_TEST(full_attention, BUILDS)
 {
     static const struct {
         int64_t T, p0, Q, G, D;
@@ -174,9 +176,8 @@ START_TEST(full_attention)
         ck_assert_int_eq(check_attention("attend_full", &a, (enum numbers)(i % KINDS)), 0);
     }
 }
-END_TEST
 
-START_TEST(block_attention)
+LOOP_TEST(block_attention, BUILDS)
 {
     static const int64_t block_of[] = { 1, 2, 3, 4, 7, 64, 128, 130, 1000 }, N_of[] = { 1, 2, 3, 5, 16 };
     int refused = 0, cases = choose(_i) ? 200 : 0;
@@ -192,7 +193,6 @@ START_TEST(block_attention)
     }
     ck_assert(cases == 0 || (refused > 3 && refused < cases / 2));
 }
-END_TEST
 
 struct segments {
     real *d_o, *q, *k, *v;
@@ -206,7 +206,7 @@ static int attend_segments(const struct m3_backward_ops *ops, struct m3_ctx *ctx
     return ops->attend_segments(ctx, out[0], out[1], out[2], s->d_o, s->q, s->k, s->v, s->ends, s->count, s->A, s->U);
 }
 
-START_TEST(segments)
+LOOP_TEST(segments, BUILDS)
 {
     static const int64_t length_of[] = { 1, 1, 2, 3, 7, 16, 17, 63, 64, 65, 140 }, heads[] = { 1, 2, 3, 16 };
     int refused = 0, cases = choose(_i) ? 60 : 0;
@@ -229,7 +229,6 @@ START_TEST(segments)
     }
     ck_assert(cases == 0 || refused == 6);
 }
-END_TEST
 
 /* ---- linear, experts */
 
@@ -263,7 +262,7 @@ static void check_linear(int64_t T, int64_t rows, int64_t cols, enum stored_kind
 }
 
 /* Beside drawn sizes: more rows and columns than a panel of `blas` has. */
-START_TEST(products)
+LOOP_TEST(products, BUILDS)
 {
     static const int64_t T_of[] = { 1, 2, 3, 7, 31, 47, 48, 49, 127, 128, 129 };
     static const int64_t rows_in[] = { 1, 3, 15, 47, 48, 49, 97, 130 }, cols_in[] = { 1, 3, 33, 127, 128, 129, 257 };
@@ -273,7 +272,6 @@ START_TEST(products)
     for (int i = 0; choose(_i) && i < 2; i++)
         check_linear(3, i ? 1030 : 515, i ? 5 : 770, (enum stored_kind)i, ORDINARY);
 }
-END_TEST
 
 struct mixture {
     struct m3_expert experts[7];
@@ -338,7 +336,7 @@ static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, 
 }
 
 /* Beside drawn sizes: more rows of one expert than `blas` gathers at a time (1024). */
-START_TEST(mixtures)
+LOOP_TEST(mixtures, BUILDS)
 {
     static const int64_t wide[] = { 1, 2, 5, 16, 17, 33, 130 };
     int refused = 0, cases = choose(_i) ? 60 : 0;
@@ -349,10 +347,9 @@ START_TEST(mixtures)
     if (cases) check_experts(1100, 1, 1, 3, 2, 0);
     ck_assert_int_eq(refused, cases / 10);
 }
-END_TEST
 
 /* Claim: these are all derivatives that have two bodies; another one needs its test here. */
-START_TEST(no_other_has_two)
+TEST(no_other_has_two)
 {
     void (*plain)(void), (*fast)(void);
     int differing = 0;
@@ -363,22 +360,4 @@ START_TEST(no_other_has_two)
         differing += plain != fast;
     }
     ck_assert_int_eq(differing, 5);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("backward_bodies");
-    TCase *tests = tcase_create("backward_bodies");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, full_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, block_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, segments, 0, BUILDS);
-    tcase_add_loop_test(tests, products, 0, BUILDS);
-    tcase_add_loop_test(tests, mixtures, 0, BUILDS);
-    tcase_add_test(tests, no_other_has_two);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

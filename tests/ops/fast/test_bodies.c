@@ -22,6 +22,8 @@
 #include "stored_twin.h"
 #include "twin.h"
 
+TIMEOUT(120);
+
 /* ---- both bodies of one call */
 
 struct call {
@@ -128,7 +130,7 @@ static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 }
 
 /* Beside drawn sizes: more keys than stay in a near cache, and so many that a tile has fewer rows. */
-START_TEST(full_attention)
+LOOP_TEST(full_attention, BUILDS)
 {
     for (int i = 0; choose(_i) && i < 150; i++) {
         const int64_t h = twin_pick(&state, 6);
@@ -138,9 +140,8 @@ START_TEST(full_attention)
     for (int i = 0; choose(_i) && i < 6; i++) check_full(3, near[i] - 1, 4, 2, 5);
     if (choose(_i)) check_full(9, 16500, 8, 1, 2);
 }
-END_TEST
 
-START_TEST(block_attention)
+LOOP_TEST(block_attention, BUILDS)
 {
     static const int64_t block_of[] = { 1, 2, 3, 4, 7, 64, 128, 1000 }, N_of[] = { 1, 2, 3, 5, 16 };
     int refused = 0, cases = choose(_i) ? 300 : 0;
@@ -160,7 +161,6 @@ START_TEST(block_attention)
     }
     ck_assert(cases == 0 || (refused > 5 && refused < cases / 2));
 }
-END_TEST
 
 struct segments {
     real *q, *k, *v;
@@ -174,7 +174,7 @@ static int attend_segments(const struct m3_ops *ops, struct m3_ctx *ctx, real *o
     return ops->attend_segments(ctx, o, s->q, s->k, s->v, s->ends, s->count, s->A, s->U);
 }
 
-START_TEST(segments)
+LOOP_TEST(segments, BUILDS)
 {
     static const int64_t length_of[] = { 1, 1, 2, 3, 7, 16, 63, 64, 65, 257 }, heads[] = { 1, 2, 3, 16 };
     int refused = 0, cases = choose(_i) ? 150 : 0;
@@ -198,7 +198,6 @@ START_TEST(segments)
     }
     ck_assert(cases == 0 || refused == 15);
 }
-END_TEST
 
 /* ---- scores of blocks */
 
@@ -218,7 +217,7 @@ static int block_scores(const struct m3_ops *ops, struct m3_ctx *ctx, real *m, r
 }
 
 /* Also more blocks than a piece has (64), and one row alone. */
-START_TEST(scores)
+LOOP_TEST(scores, BUILDS)
 {
     static const int64_t block_of[] = { 1, 2, 3, 4, 7, 16, 128 }, groups[] = { 1, 2, 3, 4, 5 },
                          far[] = { 0, 1, 61, 300 };
@@ -245,7 +244,6 @@ START_TEST(scores)
     }
     ck_assert(cases == 0 || (refused > 5 && refused < cases / 2));
 }
-END_TEST
 
 /* ---- linear, experts */
 
@@ -298,14 +296,13 @@ static void check_linear(int64_t T, int64_t rows, int64_t cols, int with_bias)
     free(p.bias);
 }
 
-START_TEST(products)
+LOOP_TEST(products, BUILDS)
 {
     static const int64_t T_of[] = { 1, 2, 3, 7, 16, 31, 32, 33 }, rows_in[] = { 1, 3, 15, 16, 17, 63, 64, 65, 130 };
     static const int64_t cols_in[] = { 1, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 300, 513 };
     for (int i = 0; choose(_i) && i < 200; i++) check_linear(PICK(T_of), PICK(rows_in), PICK(cols_in), i % 2);
     for (int i = 0; choose(_i) && i < 3; i++) check_linear(1024 + i, 3, 5, i % 2);
 }
-END_TEST
 
 struct mixture {
     struct m3_expert experts[7];
@@ -366,7 +363,7 @@ static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, 
 }
 
 /* Beside drawn sizes: more tokens of one expert than are gathered at a time (1024). */
-START_TEST(mixtures)
+LOOP_TEST(mixtures, BUILDS)
 {
     static const int64_t wide[] = { 1, 2, 5, 16, 17, 33, 130 };
     int refused = 0, cases = choose(_i) ? 60 : 0;
@@ -377,7 +374,6 @@ START_TEST(mixtures)
     if (cases) check_experts(1100, 1, 1, 3, 2, 0);
     ck_assert_int_eq(refused, cases / 10);
 }
-END_TEST
 
 /* ---- activations and the norm */
 
@@ -408,7 +404,7 @@ static int gelu(const struct m3_ops *ops, struct m3_ctx *ctx, real *y, real *non
     return ops->gelu(ctx, y, p->gate, p->T * p->F);
 }
 
-START_TEST(activations)
+LOOP_TEST(activations, BUILDS)
 {
     static const int64_t wide[] = { 1, 2, 3, 8, 15, 16, 17, 33, 4095, 4096, 4097, 9001 };
     for (int i = 0; choose(_i) && i < 120; i++) {
@@ -424,7 +420,6 @@ START_TEST(activations)
         free(p.up);
     }
 }
-END_TEST
 
 struct norm {
     real *x, *w, *b;
@@ -452,7 +447,7 @@ static int rms_norm_plain(const struct m3_ops *ops, struct m3_ctx *ctx, real *y,
     return ops->rms_norm_plain(ctx, y, n->x, n->w, n->T, n->H, (real)1e-6);
 }
 
-START_TEST(norms)
+LOOP_TEST(norms, BUILDS)
 {
     for (int i = 0; choose(_i) && i < 200; i++) {
         struct norm n = { .T = PICK(rows_of), .H = i % 10 ? PICK(channels_of) : 509 + i % 7 };
@@ -467,10 +462,9 @@ START_TEST(norms)
         free(n.b);
     }
 }
-END_TEST
 
 /* Claim: these are all operators that have two bodies; another one needs its test here. */
-START_TEST(no_other_has_two)
+TEST(no_other_has_two)
 {
     void (*plain)(void), (*fast)(void);
     int differing = 0;
@@ -481,25 +475,4 @@ START_TEST(no_other_has_two)
         differing += plain != fast;
     }
     ck_assert_int_eq(differing, 12);
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("bodies");
-    TCase *tests = tcase_create("bodies");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, full_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, block_attention, 0, BUILDS);
-    tcase_add_loop_test(tests, segments, 0, BUILDS);
-    tcase_add_loop_test(tests, scores, 0, BUILDS);
-    tcase_add_loop_test(tests, products, 0, BUILDS);
-    tcase_add_loop_test(tests, mixtures, 0, BUILDS);
-    tcase_add_loop_test(tests, activations, 0, BUILDS);
-    tcase_add_loop_test(tests, norms, 0, BUILDS);
-    tcase_add_test(tests, no_other_has_two);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

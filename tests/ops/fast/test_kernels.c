@@ -16,6 +16,8 @@
 #include "ops/exp.h"
 #include "ops/fast/kernels.h"
 
+TIMEOUT(120);
+
 extern const struct m3_kernels m3_kernels_portable;
 #ifdef __x86_64__
 extern const struct m3_kernels m3_kernels_avx2, m3_kernels_avx512;
@@ -63,7 +65,7 @@ static void plain_gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t
 
 /* Sizes around every tile: one row and many, columns below a vector, of one vector, of two and beyond, both layouts
  * of a; rows of c further apart than they are wide, and what lies between is not touched. */
-START_TEST(gemm_is_the_plain_loop)
+LOOP_TEST(gemm_is_the_plain_loop, BUILDS)
 {
     static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33, 67, 130 };
     enum { COUNT = sizeof sizes / sizeof sizes[0], MOST = 130 * 135 };
@@ -89,10 +91,9 @@ START_TEST(gemm_is_the_plain_loop)
         ck_assert(guard_intact(&gc) && guard_intact(&ga) && guard_intact(&gb));
     }
 }
-END_TEST
 
 /* The same in double, whatever `real` is; seen to fail with the columns of a vector left out. */
-START_TEST(wide_gemm_is_the_plain_loop)
+LOOP_TEST(wide_gemm_is_the_plain_loop, BUILDS)
 {
     static const int64_t sizes[] = { 1, 2, 3, 5, 8, 16, 17, 33, 67 };
     enum { COUNT = sizeof sizes / sizeof sizes[0], MOST = 67 * 70 };
@@ -119,10 +120,9 @@ START_TEST(wide_gemm_is_the_plain_loop)
                       (int)K, i & 1);
     }
 }
-END_TEST
 
 /* Given: 5 keys and up to 40 lanes, one of them far below its lse, one NaN. */
-START_TEST(weights_on_their_way_back)
+LOOP_TEST(weights_on_their_way_back, BUILDS)
 {
     enum { KEYS = 5, LANES = 40 };
     real p[KEYS * LANES], ds[KEYS * LANES], lse[LANES], delta[LANES];
@@ -150,9 +150,8 @@ START_TEST(weights_on_their_way_back)
         }
     }
 }
-END_TEST
 
-START_TEST(dots_are_products)
+LOOP_TEST(dots_are_products, BUILDS)
 {
     static const int64_t sizes[] = { 1, 3, 4, 5, 16, 63, 64, 257 };
     static real x[7 * 257], w[9 * 257];
@@ -178,12 +177,11 @@ START_TEST(dots_are_products)
         ck_assert(guard_intact(&gy));
     }
 }
-END_TEST
 
 /* Goal:  a token that is verified among others has the bits that it has alone; BF16 codes those of their numbers.
  * Seen to fail with the last row of w summed without vectors, with x scaled by 1 + 2^-23 where rows stand together,
  * with a code widened to a number beside its own, and with codes taken one further on. */
-START_TEST(dots_do_not_know_their_neighbours)
+LOOP_TEST(dots_do_not_know_their_neighbours, BUILDS)
 {
     enum { T = 7, ROWS = 9, MOST = 257 };
     static const int64_t sizes[] = { 1, 3, 4, 5, 16, 63, 64, 257 };
@@ -213,11 +211,10 @@ START_TEST(dots_do_not_know_their_neighbours)
         }
     }
 }
-END_TEST
 
 /* Rows and columns around every tile. An element has the bits that it has alone with its row and its strip.
  * Seen to fail with the last strip taken from the start of b, and with single rows that take the first row of a. */
-START_TEST(product_is_the_sum)
+LOOP_TEST(product_is_the_sum, BUILDS)
 {
     static const int64_t heights[] = { 1, 5, 6, 8, 13, 24 }, depths[] = { 1, 7, 64 };
     enum { MOST_M = 24, MOST_N = 96, MOST_K = 64 };
@@ -255,10 +252,9 @@ START_TEST(product_is_the_sum)
         ck_assert(guard_intact(&gc));
     }
 }
-END_TEST
 
 /* Every code of every stored form, at every start and length around the scale blocks, from an odd address. */
-START_TEST(expand_is_the_decoder)
+LOOP_TEST(expand_is_the_decoder, BUILDS)
 {
     static const struct {
         enum m3_dtype dtype;
@@ -300,10 +296,9 @@ START_TEST(expand_is_the_decoder)
                 }
     }
 }
-END_TEST
 
 /* The same for codes of 4 bits: groups of 16, 32 and 37 columns, with a global scale, and with zero points. */
-START_TEST(expand_packed_is_the_decoder)
+LOOP_TEST(expand_packed_is_the_decoder, BUILDS)
 {
     static const struct {
         enum m3_dtype dtype, scale;
@@ -349,10 +344,9 @@ START_TEST(expand_packed_is_the_decoder)
                 }
     }
 }
-END_TEST
 
 /* In two pieces, so that the second goes on from what the first left. */
-START_TEST(softmax_is_the_plain_loop)
+LOOP_TEST(softmax_is_the_plain_loop, BUILDS)
 {
     static const int64_t lanes_of[] = { 1, 2, 5, 16, 19, 37 };
     enum { KEYS = 37, FIRST = 20, WIDE = 37 };
@@ -389,7 +383,6 @@ START_TEST(softmax_is_the_plain_loop)
         }
     }
 }
-END_TEST
 
 /* The logistic function in double, rounded once. */
 static real plain_sigmoid(real x) { return (real)(1 / (1 + m3_exp_body(-(double)x))); }
@@ -420,7 +413,7 @@ static void check_activation(const char *name, const real *got, const real *want
 
 /* So many numbers that the short exp of floats gives another float for some; numbers at the ends of where it is used,
  * and beyond, each in a piece of its own. */
-START_TEST(swiglu_is_the_plain_loop)
+LOOP_TEST(swiglu_is_the_plain_loop, BUILDS)
 {
     static const double special[] = { NAN,    INFINITY, -INFINITY, -1e30, 1e30, 0,    -0.0,   80,     -80,
                                       79.99,  -79.99,   -87.4,     -88.8, -95,  -104, -110,   88.8,   1e-40,
@@ -458,10 +451,9 @@ START_TEST(swiglu_is_the_plain_loop)
         check_activation(kernels->name, got, want, gate, n);
     }
 }
-END_TEST
 
 /* Every float from -104 to -78, where the results become subnormal, and 0. */
-START_TEST(small_sigmoids_are_full)
+LOOP_TEST(small_sigmoids_are_full, BUILDS)
 {
     enum { COUNT = 1 << 20 };
     static real gate[COUNT], one[COUNT], got[COUNT], want[COUNT];
@@ -476,10 +468,9 @@ START_TEST(small_sigmoids_are_full)
         check_activation(kernels->name, got, want, gate, n);
     }
 }
-END_TEST
 
 /* Lengths around every vector, and 1003 = several vectors and a rest; y apart from x and in its place. */
-START_TEST(gelu_is_the_plain_loop)
+LOOP_TEST(gelu_is_the_plain_loop, BUILDS)
 {
     static const int64_t sizes[] = { 1, 2, 3, 5, 8, 15, 16, 17, 33, 1003 };
     static const double special[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 38.4, -38.4, 39.1, -39.1, 1e30, -1e30, 1e-40 };
@@ -506,28 +497,4 @@ START_TEST(gelu_is_the_plain_loop)
                           (double)y[i], (double)want[i]);
         ck_assert(guard_intact(&gx) && guard_intact(&gy));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("kernels");
-    TCase *tests = tcase_create("kernels");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, gemm_is_the_plain_loop, 0, BUILDS);
-    tcase_add_loop_test(tests, wide_gemm_is_the_plain_loop, 0, BUILDS);
-    tcase_add_loop_test(tests, weights_on_their_way_back, 0, BUILDS);
-    tcase_add_loop_test(tests, dots_are_products, 0, BUILDS);
-    tcase_add_loop_test(tests, dots_do_not_know_their_neighbours, 0, BUILDS);
-    tcase_add_loop_test(tests, product_is_the_sum, 0, BUILDS);
-    tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
-    tcase_add_loop_test(tests, expand_packed_is_the_decoder, 0, BUILDS);
-    tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
-    tcase_add_loop_test(tests, swiglu_is_the_plain_loop, 0, BUILDS);
-    tcase_add_loop_test(tests, small_sigmoids_are_full, 0, BUILDS);
-    tcase_add_loop_test(tests, gelu_is_the_plain_loop, 0, BUILDS);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -12,6 +12,15 @@ static struct m3_judgement result;
 static struct m3_blame_options options;
 static struct m3_profile *profile;
 
+static void setup(void)
+{
+    make_folder();
+    options = (struct m3_blame_options){ 0 };
+}
+
+TIMEOUT(300);
+FIXTURE(setup, remove_folder);
+
 /* ---- dumps of a pass */
 
 struct cut {
@@ -191,7 +200,7 @@ static void names(enum m3_tap tap, int64_t layer)
  * Claim: the culprit is the tap with the defect; at most three more fail, which come of the same call of an operator
  *        (experts, weights, outputs) and were made before the defect was put there.
  * Seen to fail with what is judged not told to the trace, and with the last tap that fails named. */
-START_TEST(defect_is_named)
+LOOP_TEST(defect_is_named, 3)
 {
     enum m3_tap tap;
     int64_t layer, tried = 0;
@@ -210,11 +219,10 @@ START_TEST(defect_is_named)
     ck_assert_int_ge(tried, _i == 0 ? 75 : _i == 1 ? 30 : 20);
     forget();
 }
-END_TEST
 
 /* Goal:  drift from other defects hides none.
  * Claim: with a defect in every tap, every tap fails. Seen to fail with the dump not told to the trace. */
-START_TEST(every_operator_at_once)
+LOOP_TEST(every_operator_at_once, 3)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
     dump(&(struct cut){ 0 });
@@ -225,7 +233,6 @@ START_TEST(every_operator_at_once)
     ck_assert_int_eq(result.failed, result.count);
     forget();
 }
-END_TEST
 
 static enum m3_tap alone;
 static int64_t alone_in;
@@ -243,7 +250,7 @@ static int with_inputs(enum m3_tap tap, int64_t layer)
 }
 
 /* Goal:  a tap and its inputs are enough. Seen to fail with inputs from other layers left out. */
-START_TEST(defect_is_named_alone)
+LOOP_TEST(defect_is_named_alone, 3)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
     options.force = 1;
@@ -260,7 +267,6 @@ START_TEST(defect_is_named_alone)
     }
     forget();
 }
-END_TEST
 
 /* ---- correct dumps */
 
@@ -301,7 +307,7 @@ static void no_culprit(const char *what)
 /* Goal:  a correct float run has no culprit, however little of it was dumped.
  * Claim: all taps, ten halves of them, ends of layers alone: no culprit, and all taps are judged.
  * Seen to fail with own roundings left out of what is recomputed, with what it inherits left out, or its variance. */
-START_TEST(honest)
+LOOP_TEST(honest, 3)
 {
     pass_run(&p, cases[_i].model, cases[_i].the_case, M3_LINEAR_BLAS);
     dump(&(struct cut){ 0 });
@@ -321,11 +327,10 @@ START_TEST(honest)
     ck_assert_int_gt(result.findings[result.count - 1].operators, 1);
     forget();
 }
-END_TEST
 
 /* Goal:  some rows: what needs others says which. Rows from 0 on are enough for everything.
  * Seen to fail with rows of the dump counted from 0. */
-START_TEST(rows)
+TEST(rows)
 {
     static const int32_t scattered[] = { 3, 4, 7, 12, 20 }, first[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 };
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
@@ -343,12 +348,11 @@ START_TEST(rows)
     ck_assert_int_eq(result.judged, result.count);
     forget();
 }
-END_TEST
 
 /* Goal:  created and inherited are what they say: their sum is how far the candidate is from the truth, which PyTorch
  *        in double has (golden/tiny); of a defect, what comes after inherits all and creates nothing.
  * Seen to fail with the candidate for y in `inherited`. */
-START_TEST(adds_up)
+TEST(adds_up)
 {
     struct m3_safetensors *golden;
     int64_t checked = 0;
@@ -380,7 +384,6 @@ START_TEST(adds_up)
     m3_safetensors_close(golden);
     forget();
 }
-END_TEST
 
 /* ---- choices */
 
@@ -394,7 +397,7 @@ static void set_id(const char *tap, int64_t at, int32_t id)
 
 /* Goal:  ids that are none are a culprit and no operand: what reads them is not judged in their rows.
  * Seen to fail with the row handed to the operator, which refuses the whole tap. */
-START_TEST(ids_that_are_none)
+TEST(ids_that_are_none)
 {
     static const int32_t ids[] = { -1, -2, 99, INT32_MAX, INT32_MIN };
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
@@ -416,7 +419,6 @@ START_TEST(ids_that_are_none)
     }
     forget();
 }
-END_TEST
 
 static int only_experts(enum m3_tap tap, int64_t layer)
 {
@@ -426,7 +428,7 @@ static int only_experts(enum m3_tap tap, int64_t layer)
 
 /* Without any scores a set cannot be judged, but an expert that is chosen twice can.
  * Seen to fail with decisions without scores left out. */
-START_TEST(ids_without_scores)
+TEST(ids_without_scores)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     const struct m3_config *c = &p.model->config;
@@ -440,7 +442,6 @@ START_TEST(ids_without_scores)
     ck_assert_int_eq(result.not_judged, 5);
     forget();
 }
-END_TEST
 
 /* In the middle row of layer 3 the best rejected expert scores what the last chosen one does, except for an ulp. */
 static int near_tie(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
@@ -483,7 +484,7 @@ static int not_experts(enum m3_tap tap, int64_t layer)
  * Claim: the planted score alone is wrong; the choice is admissible, and passes; outputs pass. Where the choice is not
  *        dumped, the row in which it could be another is left out, not judged by one of them.
  * Seen to fail with the experts of the scores in double as operands, and with uncertain choices recomputed. */
-START_TEST(legal_other_choice)
+TEST(legal_other_choice)
 {
     int32_t last[2];
     const struct m3_force force = { .self = last, .replace = near_tie };
@@ -508,7 +509,6 @@ START_TEST(legal_other_choice)
     ck_assert_int_eq(blamed("layers.4.moe.expert_out")->rows_left_out, 0);
     forget();
 }
-END_TEST
 
 struct true_tie {
     int32_t last[2];
@@ -548,7 +548,7 @@ static int true_tie(void *self, enum m3_tap tap, int64_t layer, void *data, int6
  * Given: a model whose biases in layer 3 are all 0.25; two scores made equal; the higher id, or the lower.
  * Claim: the higher fails at the choice. The planted score fails either way.
  * Seen to fail with the code as it was: the higher was a tie. */
-START_TEST(equal_scores)
+TEST(equal_scores)
 {
     static float bias[64];
     for (int i = 0; i < 64; i++) bias[i] = 0.25f;
@@ -570,7 +570,6 @@ START_TEST(equal_scores)
         forget();
     }
 }
-END_TEST
 
 /* ---- numbers that are none; profiles */
 
@@ -581,7 +580,7 @@ static void set_value(enum m3_tap tap, int64_t layer, int64_t at, double x)
 
 /* Goal:  NaN and infinities fail where they first occur, and are no operands.
  * Seen to fail with NaN as an operand (taps after it fail too). */
-START_TEST(no_numbers)
+TEST(no_numbers)
 {
     static const double bad[] = { NAN, INFINITY, -INFINITY };
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
@@ -598,7 +597,6 @@ START_TEST(no_numbers)
     }
     forget();
 }
-END_TEST
 
 static int to_bf16(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                    struct m3_error *e)
@@ -615,7 +613,7 @@ static int to_bf16(void *self, enum m3_tap tap, int64_t layer, void *data, int64
 
 /* Goal:  what is rounded where the profile says so is no defect; under a profile that does not, the first is.
  * Seen to fail with the profile's storage left out of what is allowed. */
-START_TEST(profiles)
+TEST(profiles)
 {
     const struct m3_force force = { .self = NULL, .replace = to_bf16 };
     pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
@@ -631,7 +629,6 @@ START_TEST(profiles)
     names(M3_TAP_ATTN_NORM, 0);
     forget();
 }
-END_TEST
 
 /* As to_bf16; one element of embed is cut off instead, which is a unit off. */
 static int cut_one(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
@@ -651,7 +648,7 @@ static int cut_one(void *self, enum m3_tap tap, int64_t layer, void *data, int64
  * Given: an embedding of random F32 numbers, a pass that stores in BF16, all taps and without embed; then one element
  *        rounded to the other side.
  * Seen to fail with the code as it was: embed had to equal the F32 numbers. */
-START_TEST(exact_is_rounded)
+TEST(exact_is_rounded)
 {
     for (int wrong = 0; wrong < 2; wrong++) {
         const struct m3_force force = { .self = NULL, .replace = wrong ? cut_one : to_bf16 };
@@ -674,46 +671,4 @@ START_TEST(exact_is_rounded)
         free(table);
         forget();
     }
-}
-END_TEST
-
-static void setup(void)
-{
-    make_folder();
-    options = (struct m3_blame_options){ 0 };
-}
-
-static void teardown(void) { remove_folder(); }
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("blame");
-    const struct {
-        const char *name;
-        const TTest *test;
-        int runs;
-    } tests[] = {
-        { "defect_is_named", defect_is_named, 3 },
-        { "every_operator_at_once", every_operator_at_once, 3 },
-        { "defect_is_named_alone", defect_is_named_alone, 3 },
-        { "honest", honest, 3 },
-        { "rows", rows, 1 },
-        { "adds_up", adds_up, 1 },
-        { "ids_that_are_none", ids_that_are_none, 1 },
-        { "ids_without_scores", ids_without_scores, 1 },
-        { "legal_other_choice", legal_other_choice, 1 },
-        { "no_numbers", no_numbers, 1 },
-        { "profiles", profiles, 1 },
-        { "equal_scores", equal_scores, 1 },
-        { "exact_is_rounded", exact_is_rounded, 1 },
-    };
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
-        TCase *test = tcase_create(tests[i].name);
-        tcase_set_timeout(test, 300);
-        tcase_add_checked_fixture(test, setup, teardown);
-        tcase_add_loop_test(test, tests[i].test, 0, tests[i].runs);
-        suite_add_tcase(suite, test);
-    }
-    return suite;
 }

@@ -37,6 +37,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(240);
+FIXTURE(setup, teardown);
+
 static void open_model(const char *name, const char *profile_name)
 {
     char path[256];
@@ -98,7 +101,7 @@ enum { WORLDS = sizeof worlds / sizeof worlds[0] };
  * Claim: of the dumps that fail or are suspect, so many are named right at the first tap that is named; mistakes with
  *        the same results count as one. Of dumps that pass, and of the right one, none is named.
  * Seen to fail with any mistake that can be made taken for the explanation, at taps that pass too. */
-START_TEST(every_mistake)
+LOOP_TEST(every_mistake, WORLDS)
 {
     const struct world *w = &worlds[_i];
     char missed[2048] = "";
@@ -126,14 +129,13 @@ START_TEST(every_mistake)
     ck_assert_msg(100 * named >= w->percent * flagged, "%s %s: %d of %d; missed:%s", w->model, w->profile, named,
                   flagged, missed);
 }
-END_TEST
 
 /* Goal:  legitimate rounding is no mistake.
  * Given: dumps of implementations that add in other orders and round at random, under each profile; two of four in each
  *        slice.
  * Claim: whatever the verdict, no mistake is named.
  * Seen to fail as every_mistake. */
-START_TEST(honest)
+LOOP_TEST(honest, 6)
 {
     static const char *const profiles[] = { "fp32", "bf16", "fp8" };
     static const char *const taps[] = { NULL, "layers.*.out,logits" };
@@ -149,7 +151,6 @@ START_TEST(honest)
     }
     m3_honest_free(drawn);
 }
-END_TEST
 
 /* ---- errors that are no known mistake */
 
@@ -180,7 +181,7 @@ static void spoil(const char *tap, int all)
  * Given: a right dump; in one tap in turn one number, or all of them, is 1 % off; the other one in the next slice.
  * Claim: the tap is the culprit, no mistake is named, and the note says how many were tried.
  * Seen to fail with 1 for 20 times nearer in naming.c. */
-START_TEST(unknown_errors)
+TEST(unknown_errors)
 {
     static const char *const taps[] = { "embed",
                                         "layers.0.attn_norm",
@@ -210,7 +211,6 @@ START_TEST(unknown_errors)
     }
     ck_assert_int_ge(said, 10);
 }
-END_TEST
 
 /* ---- what is said */
 
@@ -218,7 +218,7 @@ END_TEST
  * Given: a dump of a run with select.shared_heads, as its reading, and rope.interleaved.
  * Claim: both are named where they are put; the note and the JSON say so.
  * Seen to fail as every_mistake. */
-START_TEST(pair)
+TEST(pair)
 {
     struct m3_mistaken_run *run;
     char *text = NULL;
@@ -244,13 +244,12 @@ START_TEST(pair)
     free(text);
     forget();
 }
-END_TEST
 
 /* Goal:  a mistake is named on a sequence of which only some rows are tried.
  * Given: 300 tokens, and mistakes of attention, selection, norms of whole rows and rotation, three of them in a slice.
  * Claim: they are named.
  * Seen to fail as every_mistake. */
-START_TEST(long_sequence)
+TEST(long_sequence)
 {
     static const char *const ids[] = {
         "norm.qk_full_vector", "rope.after_norm_swap", "rope.full", "attn.block_noncausal", "select.order",
@@ -272,14 +271,13 @@ START_TEST(long_sequence)
         forget();
     }
 }
-END_TEST
 
 /* Goal:  an allowance that would pass what is wrong passes nothing.
  * Given: runs whose experts have a known mistake, and right ones, under profiles whose inputs are codes of 4 or 8 bits.
  * Claim: none of the first passes. The golden, which holds some rows, is not wrong, but its experts are not judged:
  *        alpha 1 would pass too.
  * Seen to fail with passes of that kind left as they are; with mistakes that are not made from the rows of a golden. */
-START_TEST(blind_passes)
+LOOP_TEST(blind_passes, 6)
 {
     static const char *const profiles[] = {
         "fp8", "mxfp4", "nvfp4", "bf16+act_nvfp4", "fp32+act_mxfp4", "bf16+act_mx"
@@ -301,25 +299,4 @@ START_TEST(blind_passes)
     ck_assert_int_ge(blind, 3);
     ck_assert_int_eq(result.failed + result.suspect, 0);
     forget();
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("named_mistakes");
-    TCase *every = tcase_create("every"), *test = tcase_create("others");
-    tcase_set_timeout(every, 240);
-    tcase_set_timeout(test, 240);
-    tcase_add_checked_fixture(every, setup, teardown);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(every, every_mistake, 0, WORLDS);
-    tcase_add_loop_test(test, honest, 0, 6);
-    tcase_add_test(test, unknown_errors);
-    tcase_add_test(test, pair);
-    tcase_add_test(test, long_sequence);
-    tcase_add_loop_test(test, blind_passes, 0, 6);
-    suite_add_tcase(suite, every);
-    suite_add_tcase(suite, test);
-    return suite;
 }

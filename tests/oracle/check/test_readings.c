@@ -9,6 +9,9 @@
 #include "goldens.h"
 #include "slice.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 #define READINGS "golden/tiny/model", "golden/readings/case.safetensors"
 #define PICTURES "golden/tiny/model", "golden/vision/two_case.safetensors"
 #define VIDEOS "golden/tiny/model", "golden/vision/video_case.safetensors"
@@ -86,7 +89,7 @@ static void set(char words[128], const char *reading)
 }
 
 /* Claim: the reading is named, and by it the dump passes. A slice has a third. */
-START_TEST(of_dumps)
+LOOP_TEST(of_dumps, sizeof dumps / sizeof dumps[0])
 {
     if (!in_slice(_i, 3)) return;
     const char *model = dumps[_i].model, *input = dumps[_i].input;
@@ -102,10 +105,9 @@ START_TEST(of_dumps)
         m3ref("check %s %s --case %s --row-runs 2 %s --set %s", model, in_folder("d"), input, checked, dumps[_i].named),
         0);
 }
-END_TEST
 
 /* What an own dump says of its reading decides between readings that give the same. */
-START_TEST(stated)
+TEST(stated)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/readings/case.safetensors --dump %s", in_folder("d")),
                      0);
@@ -116,10 +118,9 @@ START_TEST(stated)
     expect_reading("local_blocks=1");
     ck_assert(last_line_has("\"mistake\":null"));
 }
-END_TEST
 
 /* Claim: of each golden of another reading, a few taps and rows by the public PyTorch code, the reading is named. */
-START_TEST(of_goldens)
+LOOP_TEST(of_goldens, CASES)
 {
     const struct golden *g = &cases[_i];
     if (!g->reading || strstr(g->golden, "jitter_positions") || strstr(g->golden, "local2")) return;
@@ -131,18 +132,4 @@ START_TEST(of_goldens)
     forget_reading(in_folder("d"));
     ck_assert_int_eq(m3ref("check %s %s --case %s --row-runs 2 --json", g->model, in_folder("d"), g->case_path), 1);
     expect_reading(reading);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("readings");
-    TCase *t = tcase_create("readings");
-    suite_add_tcase(s, t);
-    tcase_set_timeout(t, 240);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, of_dumps, 0, sizeof dumps / sizeof dumps[0]);
-    tcase_add_test(t, stated);
-    tcase_add_loop_test(t, of_goldens, 0, CASES);
-    return s;
 }

@@ -6,6 +6,8 @@
 #include "oracle/error/profile.h"
 #include "oracle/error/profiles/codes.h"
 
+FIXTURE(make_folder, remove_folder);
+
 enum { ROWS = 64, WIDTH = 300 };
 
 enum engine { Q8_0, Q8_K, NVFP4, NVFP4_STATIC, MXFP4_DOWN, MXFP4_UP, ENGINES };
@@ -90,7 +92,7 @@ static struct m3_input_rounding rule_of(enum engine engine)
  * Seen to fail with a fourth of the step for half (Q8), without the F16 scale, with 1/6 for 1/5 (FP4), with nothing lost
  * to the global scale, with only one that fits, with the plain program's global scale 1, and with "down" allowed no
  * more than "up". */
-START_TEST(bounds)
+LOOP_TEST(bounds, ENGINES)
 {
     static double x[ROWS * WIDTH], got[ROWS * WIDTH];
     const enum engine engine = (enum engine)_i;
@@ -127,16 +129,4 @@ START_TEST(bounds)
     printf("%s: at most %.3f of what is allowed, mean square %.2f of the variance\n", rules[engine], largest,
            squares / variances);
     ck_assert(largest > 0.9 && squares <= variances);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("codes");
-    TCase *test = tcase_create("codes");
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, bounds, 0, ENGINES);
-    suite_add_tcase(suite, test);
-    return suite;
 }

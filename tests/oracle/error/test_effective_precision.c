@@ -3,6 +3,8 @@
 
 #include "oracle/error/effective_precision.h"
 
+TIMEOUT(120);
+
 enum { ROWS = 1000 };
 
 static double r[ROWS], c[ROWS], walk[ROWS], squares[ROWS];
@@ -75,7 +77,7 @@ static const struct {
  * Claim: shape, words, and log2 u within 0.15 of what was measured on such data before; what storing hides is finer.
  * Seen to fail with walk^2 for sum p^2, with 0.5 for 0.4245, without the logarithm of sigma in the score, with
  *        0.2 for unclear, with everything beside storing told. */
-START_TEST(simulated)
+LOOP_TEST(simulated, sizeof table / sizeof *table)
 {
     static const enum m3_shape shapes[] = { [M3_EFFECTIVE_FLOAT] = M3_SHAPE_ACC,
                                             [M3_EFFECTIVE_STORE] = M3_SHAPE_STORE,
@@ -93,13 +95,12 @@ START_TEST(simulated)
         ck_assert(p.grid == M3_DTYPES || (p.hidden > 0x1p-18 && p.hidden < 0x1p-12));
     }
 }
-END_TEST
 
 /* Goal:  without the sum of squares, the estimate from walk does; without walk, storing alone is weighed.
  * Claim: bf16 inputs are seen with u within 0.2 bits; the estimate is never below the truth by more than rounding, and
  *        within a factor 2 in the mean.
  * Seen to fail with n / 3 for n / 6. */
-START_TEST(estimated)
+TEST(estimated)
 {
     double guess[ROWS], ratio = 0;
     simulate((struct arithmetic){ 53, 53, 8 }, 512, MIXED, 3);
@@ -123,13 +124,12 @@ START_TEST(estimated)
     ck_assert(fabs(log2(p.u[M3_SHAPE_STORE]) + 8) <= 0.1);
     free(sums);
 }
-END_TEST
 
 /* Goal:  it says when it does not know.
  * Claim: few values, no error, values of one sign, and a u that is no format's, each in its own words; infinities, NaN
  *        and zeros are left out; a reference that is BF16 itself makes no grid.
  * Seen to fail with nothing called unclear, with NaN taken in, without the references' share. */
-START_TEST(unknown)
+TEST(unknown)
 {
     simulate((struct arithmetic){ 24, 53, 53 }, 64, MIXED, 5);
     struct m3_precision_sums *sums = need(1, sizeof *sums);
@@ -165,7 +165,6 @@ START_TEST(unknown)
     p = precision_of(1);
     ck_assert_str_eq(p.words, "u = 2^-18.2 accumulation");
 }
-END_TEST
 
 static int by_size(const void *a, const void *b)
 {
@@ -177,7 +176,7 @@ static int by_size(const void *a, const void *b)
  * Given: errors over 300 octaves, every tenth 0, in pieces of 1 and of 137, merged.
  * Claim: at 1, 50, 90, 99, 100 %: not below the sorted one, and at most 3.2 % above; the largest exact.
  * Seen to fail with a rank one too low, with the lower end of the bin, with zeros not counted. */
-START_TEST(quantiles)
+TEST(quantiles)
 {
     enum { COUNT = 5000 };
     static double reference[COUNT], candidate[COUNT], sorted[COUNT];
@@ -206,13 +205,12 @@ START_TEST(quantiles)
     free(all);
     free(part);
 }
-END_TEST
 
 /* Goal:  what is no number is never a small error.
  * Claim: NaN, or an infinity on one side, is an infinite quantile from its share on; equal infinities are no error;
  *        of nothing NaN, of a reference of zeros infinite, or 0 where nothing differs; tiny and huge errors stay in.
  * Seen to fail with NaN counted as a zero, with Inf - Inf taken, with the octaves not limited. */
-START_TEST(no_numbers)
+TEST(no_numbers)
 {
     struct m3_errors *e = need(1, sizeof *e);
     ck_assert(isnan(m3_errors_quantile(e, 0.5)));
@@ -236,12 +234,11 @@ START_TEST(no_numbers)
     ck_assert(within(m3_errors_quantile(e, 1), 1e300 * sqrt(2), 1e288) && m3_errors_quantile(e, 0.5) == 0);
     free(e);
 }
-END_TEST
 
 /* Goal:  pieces make the whole.
  * Claim: sums of three pieces, merged, give the same words and u as those of one.
  * Seen to fail with the exponent of the mantissas' product dropped. */
-START_TEST(pieces)
+TEST(pieces)
 {
     simulate((struct arithmetic){ 53, 53, 8 }, 128, MIXED, 11);
     for (int i = 0; i < ROWS; i++) r[i] *= 1e-100, c[i] *= 1e-100, walk[i] *= 1e-100;
@@ -261,21 +258,4 @@ START_TEST(pieces)
         near("score", s, p.score[s], whole.score[s], 1e-12);
     }
     free(sums);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("precision");
-    TCase *test = tcase_create("precision");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, simulated, 0, sizeof table / sizeof *table);
-    tcase_add_test(test, estimated);
-    tcase_add_test(test, unknown);
-    tcase_add_test(test, quantiles);
-    tcase_add_test(test, no_numbers);
-    tcase_add_test(test, pieces);
-    suite_add_tcase(suite, test);
-    return suite;
 }

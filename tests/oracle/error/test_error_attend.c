@@ -1,206 +1,217 @@
-/* Attention: bounds (SPEC 7.1) and propagation (7.4). */
-#include "propagate_twin.h"
+/* Attention: bounds (SPEC 7.1) and propagation (7.4). Outputs are o, then lse, which segments have not. */
+#include "error_table.h"
+#include "gate_twin.h"
 
 #include "model/engine.h"
 
-enum op { FULL, BLOCKS, SEGMENTS };
+TIMEOUT(120);
 
-struct in {
-    enum op op;
-    const double *q, *k, *v;
-    const int32_t *blocks;
-    const int64_t *ends;
-    int64_t segments, A, U;
-    struct m3_attend attend;
-    struct m3_bound *lse;       /* what becomes of lse, or NULL */
-    struct m3_arithmetic how;
-    double *suspect;
+enum what { FULL, MASKED, BLOCKS, UNION, SEGMENTS };
+
+enum { HEAD = 128, MOST_KEYS = 2048, QUERIES = 4 };
+
+struct attention {
+    struct m3_attend d;
+    const int32_t *blocks;              /* NULL: full */
+    const int64_t *ends;                /* not NULL: segments, of d.Q heads and d.D channels */
+    int64_t segments;
+    struct m3_attend_storage storage;
+    int64_t part;                       /* keys of a part, where parts are stored */
+    double lambda;
 };
 
-static int call(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
+static int64_t size_q(const struct attention *a) { return a->d.T * a->d.Q * a->d.D; }
+static int64_t size_k(const struct attention *a) { return (a->d.p0 + a->d.T) * a->d.G * a->d.D; }
+static int64_t size_lse(const struct attention *a) { return a->ends ? 0 : a->d.T * a->d.Q; }
+
+static int bound(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const void *self)
 {
-    const struct in *i = in;
-    out->suspect = i->suspect;
-    const int32_t *blocks = i->op == BLOCKS ? i->blocks : NULL;
-    if (i->op == FULL || i->op == BLOCKS)
-        return m3_bound_attend(ctx, out, i->lse, i->q, i->k, i->v, blocks, &i->attend, &i->how);
-    return m3_bound_attend_segments(ctx, out, i->q, i->k, i->v, i->ends, i->segments, i->A, i->U, &i->how);
+    const struct attention *a = self;
+    const double *k = x + size_q(a), *v = k + size_k(a);
+    const int64_t at = size_q(a);
+    struct m3_arithmetic how = m3_arithmetic_f32();
+    how.lambda = a->lambda;
+    if (a->ends) return m3_bound_attend_segments(ctx, out, x, k, v, a->ends, a->segments, a->d.Q, a->d.D, &how);
+    struct m3_bound lse = { .bound = out->bound + at, .walk = out->walk ? out->walk + at : NULL };
+    lse.suspect = out->suspect + at;
+    const int status = m3_bound_attend(ctx, out, &lse, x, k, v, a->blocks, &a->d, &how);
+    ck_assert(lse.n == out->n && lse.f == out->f);
+    return status;
 }
 
-/* What section 4 of numerics.md gives for one row, in long double: o, its HARD, walk and SUSPECT over u; then lse's. */
-struct row {
-    long double *o, *hard, *walk, *suspect, lse[4];
+static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
+                     const void *self)
+{
+    const struct attention *a = self;
+    const int64_t at_k = size_q(a), at_v = at_k + size_k(a);
+    const struct m3_spread q = slice(of, 0), k = slice(of, at_k), v = slice(of, at_v);
+    if (a->ends)
+        return m3_propagate_attend_segments(ctx, out, x, x + at_k, x + at_v, &q, &k, &v, a->ends, a->segments, a->d.Q,
+                                            a->d.D, &a->storage);
+    struct m3_spread lse = slice(out, size_q(a));
+    return m3_propagate_attend(ctx, out, &lse, x, x + at_k, x + at_v, &q, &k, &v, a->blocks, &a->d, &a->storage);
+}
+
+/* Is key j one of row t's, for head h? */
+static int sees(const struct attention *a, int64_t t, int64_t h, int64_t j)
+{
+    const struct m3_attend *d = &a->d;
+    if (a->ends) {
+        int64_t s = 0;
+        while (t >= a->ends[s]) s++;
+        return j < a->ends[s] && j >= (s ? a->ends[s - 1] : 0);
+    }
+    if (j > d->p0 + t || (d->seen && !d->seen[j])) return 0;
+    if (!a->blocks) return 1;
+    const int64_t g = h / (d->Q / d->G);
+    for (int64_t i = 0; i < d->G * d->N; i++)
+        if ((d->selection == M3_SELECT_UNION || i / d->N == g) && a->blocks[t * d->G * d->N + i] == j / d->block)
+            return 1;
+    return 0;
+}
+
+/* z [S] of one head of one row: the logits of the keys that it sees, rounded as they are stored; -inf of others. Returns
+ * the largest. */
+static long double logits(long double *z, const long double *x, const struct attention *a, int64_t row, double u)
+{
+    const int64_t t = row / a->d.Q, h = row % a->d.Q, D = a->d.D, g = h / (a->d.Q / a->d.G);
+    const long double *q = x + row * D, *k = x + size_q(a);
+    long double most = -HUGE_VALL;
+    for (int64_t j = 0; j < a->d.p0 + a->d.T; j++) {
+        long double s = 0;
+        for (int64_t i = 0; i < D && sees(a, t, h, j); i++) s += q[i] * k[(j * a->d.G + g) * D + i];
+        z[j] = sees(a, t, h, j) ? kept(kept(s, u) / sqrtl(D), u) : -HUGE_VALL;
+        most = fmaxl(most, z[j]);
+    }
+    return most;
+}
+
+static void attention(long double *y, const long double *x, const struct attention *a,
+                      const struct m3_attend_storage *s)
+{
+    static long double z[MOST_KEYS];
+    const int64_t S = a->d.p0 + a->d.T, D = a->d.D, heads = a->d.Q / a->d.G;
+    const long double *v = x + size_q(a) + size_k(a);
+    for (int64_t row = 0; row < a->d.T * a->d.Q; row++) {
+        const int64_t g = row % a->d.Q / heads;
+        const long double most = logits(z, x, a, row, s->logits);
+        long double sum = 0, o[HEAD] = { 0 }, part[HEAD] = { 0 };
+        for (int64_t j = 0; j < S; j++) sum += most == -HUGE_VALL ? 0 : expl(z[j] - most);
+        for (int64_t j = 0; j < S; j++) {
+            for (int64_t i = 0; i < D && z[j] > -HUGE_VALL; i++)
+                part[i] += kept(expl(z[j] - most) / sum, s->p) * v[(j * a->d.G + g) * D + i];
+            if (j != S - 1 && (!a->part || j % a->part != a->part - 1)) continue;
+            for (int64_t i = 0; i < D; i++) o[i] += kept(part[i], s->partial), part[i] = 0;
+        }
+        for (int64_t i = 0; i < D; i++) y[row * D + i] = o[i];
+        if (!a->ends) y[size_q(a) + row] = sum > 0 ? most + logl(sum) : 0; /* no key: nothing to move */
+    }
+}
+
+static const struct m3_attend_storage nothing_stored = { 0 };
+
+static void value(long double *y, const long double *x, const void *self) { attention(y, x, self, &nothing_stored); }
+
+static void rounded(long double *y, const long double *x, const void *self)
+{
+    const struct attention *a = self;
+    attention(y, x, a, &a->storage);
+}
+
+/* ---- bounds: what section 4 of numerics.md gives */
+
+/* One key of one row. */
+struct key {
+    long double p, hard, walk, suspect; /* of the logit, in u */
+    const double *v;
 };
 
-static void twin_row(struct row *r, const double *q, const double *k, const double *v, const int64_t *keys, int64_t L,
-                     int64_t D, int64_t stride, const struct m3_arithmetic *how)
+/* The L keys of a row of a head, and lse with its HARD, walk and SUSPECT over u; S = |lse| + max |s|. */
+static int64_t keys_twin(struct key *keys, long double lse[4], long double *S, const double *x,
+                         const struct attention *a, int64_t row)
 {
-    const long double u = how->u, c = how->c, lambda = how->lambda, R = (L + 15) / 16, n = D, l = L;
-    long double *s = need(5 * L, sizeof *s), *a = s + L, *p = a + L, *eps = p + L, *eps2 = eps + L;
+    static long double z[MOST_KEYS], mass[MOST_KEYS];
+    const int64_t t = row / a->d.Q, h = row % a->d.Q, D = a->d.D, g = h / (a->d.Q / a->d.G);
+    const double *q = x + row * D, *k = x + size_q(a), *v = k + size_k(a);
+    const long double u = 0x1p-24L, c = 4, n = D;
     long double m = -HUGE_VALL, sum = 0, most = 0;
-    for (int64_t j = 0; j < L; j++) {
+    int64_t L = 0;
+    for (int64_t j = 0; j < a->d.p0 + a->d.T; j++) {
+        const int64_t at = (j * a->d.G + g) * D;
+        if (!sees(a, t, h, j)) continue;
+        z[L] = mass[L] = 0;
         for (int64_t i = 0; i < D; i++) {
-            s[j] += q[i] * (long double)k[keys[j] * stride + i];
-            a[j] += fabsl(q[i] * (long double)k[keys[j] * stride + i]);
+            z[L] += q[i] * (long double)k[at + i] / sqrtl(n);
+            mass[L] += fabsl(q[i] * (long double)k[at + i]) / sqrtl(n);
         }
-        s[j] /= sqrtl(n);
-        a[j] /= sqrtl(n);
-        m = fmaxl(m, s[j]);
-        most = fmaxl(most, fabsl(s[j]));
+        m = fmaxl(m, z[L]), most = fmaxl(most, fabsl(z[L]));
+        keys[L++].v = v + at;
     }
-    for (int64_t j = 0; j < L; j++) sum += expl(s[j] - m);
-    const long double lse = m + logl(sum), S = fabsl(lse) + most;
+    const long double R = (L + 15) / 16, l = L;
+    for (int64_t j = 0; j < L; j++) sum += expl(z[j] - m);
+    lse[0] = m + logl(sum);
+    *S = fabsl(lse[0]) + most;
     long double of_lse = 0, of_walk = 0, of_suspect = 0;
-    for (int64_t j = 0; j < L; j++) {
-        p[j] = expl(s[j] - lse);
-        eps[j] = (n + 4) * a[j] + (m - s[j]) + c * (R + 1);
-        eps2[j] = (lambda * sqrtl(n) + 4) * a[j] + (m - s[j]) + c * (R + 1);
-        if (u * eps[j] > 0.01L) eps[j] = expm1l(u * eps[j]) / u;
-        if (u * eps2[j] > 0.01L) eps2[j] = expm1l(u * eps2[j]) / u;
-        const long double typical = sqrtl(n) * a[j] + (m - s[j]) + c;
-        of_lse += p[j] * eps[j];
-        of_walk += p[j] * typical * p[j] * typical;
-        of_suspect += p[j] * eps2[j] * p[j] * eps2[j];
+    for (struct key *key = keys; key < keys + L; key++) {
+        const long double s = z[key - keys], A = mass[key - keys], away = m - s;
+        key->p = expl(s - lse[0]);
+        key->hard = (n + 4) * A + away + c * (R + 1);
+        key->suspect = (a->lambda * sqrtl(n) + 4) * A + away + c * (R + 1);
+        if (u * key->hard > 0.01L) key->hard = expm1l(u * key->hard) / u;
+        if (u * key->suspect > 0.01L) key->suspect = expm1l(u * key->suspect) / u;
+        key->walk = sqrtl(n) * A + away + c;
+        of_lse += key->p * key->hard;
+        of_walk += key->p * key->walk * key->p * key->walk;
+        of_suspect += key->p * key->suspect * key->p * key->suspect;
     }
-    const long double rest = 2 * R + c + c * logl(l + 1) + fabsl(lse) + S + 4;
-    r->lse[0] = lse;
-    r->lse[1] = of_lse + 2 * l + rest;
-    r->lse[2] = sqrtl(of_walk + 2 * l + (fabsl(lse) + S + 8) * (fabsl(lse) + S + 8));
-    r->lse[3] = sqrtl(of_suspect) + lambda * sqrtl(2 * l) + rest;
-    for (int64_t i = 0; i < D; i++) {
-        long double o = 0, mass = 0, top = 0, hard = 0, walk = 0, suspect = 0;
-        for (int64_t j = 0; j < L; j++) {
-            const long double v_j = v[keys[j] * stride + i];
-            o += p[j] * v_j;
-            mass += p[j] * fabsl(v_j);
-            top = fmaxl(top, fabsl(v_j));
-        }
-        for (int64_t j = 0; j < L; j++) {
-            const long double away = fabsl(v[keys[j] * stride + i] - o);
-            const long double typical = sqrtl(n) * a[j] + (m - s[j]) + c;
-            hard += p[j] * eps[j] * away;
-            walk += p[j] * typical * away * p[j] * typical * away;
-            suspect += p[j] * eps2[j] * away * p[j] * eps2[j] * away;
-        }
-        r->o[i] = o;
-        r->hard[i] = hard + (2 * l + 2 * R + 2 * S + 12) * mass + l * 0x1p-126L * top / u;
-        r->walk[i] = sqrtl(walk + (2 * l + 2 * S * S + 8) * mass * mass);
-        r->suspect[i] = sqrtl(suspect) + (lambda * sqrtl(2 * l) + 2 * R + 2 * S + 12) * mass + l * 0x1p-126L * top / u;
-    }
-    free(s);
+    const long double rest = 2 * R + c + c * logl(l + 1) + fabsl(lse[0]) + *S + 4, own = fabsl(lse[0]) + *S + 8;
+    lse[1] = of_lse + 2 * l + rest;
+    lse[2] = sqrtl(of_walk + 2 * l + own * own);
+    lse[3] = sqrtl(of_suspect) + a->lambda * sqrtl(2 * l) + rest;
+    return L;
 }
 
-static struct row new_row(int64_t D)
+static void channel_twin(long double *hard, long double *walk, long double *suspect, const struct key *keys, int64_t L,
+                         int64_t i, long double S, double lambda)
 {
-    long double *memory = need(4 * D, sizeof *memory);
-    return (struct row){ .o = memory, .hard = memory + D, .walk = memory + 2 * D, .suspect = memory + 3 * D };
+    const long double R = (L + 15) / 16, l = L, u = 0x1p-24L;
+    long double o = 0, mass = 0, top = 0, squares = 0, suspects = 0;
+    *hard = 0;
+    for (const struct key *key = keys; key < keys + L; key++) {
+        o += key->p * key->v[i];
+        mass += key->p * fabs(key->v[i]);
+        top = fmaxl(top, fabs(key->v[i]));
+    }
+    for (const struct key *key = keys; key < keys + L; key++) {
+        const long double moved = key->p * fabsl(key->v[i] - o);
+        *hard += moved * key->hard;
+        squares += moved * key->walk * moved * key->walk;
+        suspects += moved * key->suspect * moved * key->suspect;
+    }
+    const long double tiny = l * 0x1p-126L * top / u;
+    *hard += (2 * l + 2 * R + 2 * S + 12) * mass + tiny;
+    *walk = sqrtl(squares + (2 * l + 2 * S * S + 8) * mass * mass);
+    *suspect = sqrtl(suspects) + (lambda * sqrtl(2 * l) + 2 * R + 2 * S + 12) * mass + tiny;
 }
 
-/* The keys of place p and group g by definition. Returns how many. */
-static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g)
+/* Without a key all are 0. */
+static void twin(long double *want, long double *walk, long double *suspect, const double *x, const void *self)
 {
-    int64_t n = 0;
-    for (int64_t j = 0; j <= d->p0 + t; j++) {
-        int in = !lists;
-        for (int64_t i = 0; lists && i < d->G * d->N; i++)
-            in |= lists[t * d->G * d->N + i] == j / d->block && (i / d->N == g || d->selection == M3_SELECT_UNION);
-        if (in && (!d->seen || d->seen[j])) keys[n++] = j;
-    }
-    return n;
-}
-
-/* Goal:  bounds of o and lse are the formulas, over the keys that are attended.
- * Given: T = 23 after p0 = 9; Q = 6 heads of G = 2; blocks of 4; lists that differ; a mask; an empty list; union;
- *        logits of size 1 and of size 3000, where a float's error in them is above 0.01.
- * Claim: equal to long double within 1e-9; the same bits for any number of threads.
- * Seen to fail with |v| for |v - o|; S without max |s|; expm1 left out; heads tiled; own block without causality; union
- * read as group. */
-START_TEST(formulas)
-{
-    enum { T = 23, P0 = 9, Q = 6, G = 2, D = 5, S = P0 + T, N = 3, BLOCK = 4, O = T * Q * D };
-    static double q[O], k[S * G * D], v[S * G * D], bound[O], walk[O], suspect[O], lses[3][T * Q];
-    static unsigned char seen[S];
-    static int32_t blocks[T * G * N];
-    uint64_t state = 111;
-    for (int i = 0; i < S; i++) seen[i] = i % 5 != 1;
-    for (int i = 0; i < T * G * N; i++) {
-        const int own = (P0 + i / G / N) / BLOCK, at = i % N;
-        blocks[i] = at == 0 ? i / N % 2 : at == 1 && own > 2 ? own - (i / N % 3 == 0) : -1;
-        if (i / N == 7) blocks[i] = -1;
-    }
-    for (int c = 0; c < 12; c++) {
-        const double size = c % 2 ? 60 : 1;
-        for (int i = 0; i < O; i++) q[i] = size * normal(&state);
-        for (int i = 0; i < S * G * D; i++) k[i] = size * normal(&state), v[i] = normal(&state) + i % D;
-        struct m3_bound lse = { .bound = lses[0], .walk = lses[1], .suspect = lses[2] };
-        struct in in = { .op = c < 4 ? FULL : BLOCKS,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .blocks = blocks,
-                         .lse = &lse,
-                         .how = m3_arithmetic_f32(),
-                         .suspect = suspect };
-        in.attend = (struct m3_attend){ T,     P0, Q,
-                                        G,     D,  c % 4 > 1 ? seen : NULL,
-                                        BLOCK, N,  c > 7 ? M3_SELECT_UNION : M3_SELECT_GROUP };
-        const struct m3_bound out = run_bound(bound, walk, call, &in, O);
-        ck_assert(out.n == 0 && out.f == 1 && lse.n == 0 && lse.f == 1);
-        struct row row = new_row(D);
-        for (int64_t h = 0; h < T * Q; h++) {
-            int64_t keys[S], g = h % Q / (Q / G);
-            int64_t L = keys_of(keys, &in.attend, c < 4 ? NULL : blocks, h / Q, g);
-            if (L == 0) {
-                for (int i = 0; i < D; i++) ck_assert(bound[h * D + i] == 0 && suspect[h * D + i] == 0);
-                ck_assert(lses[0][h] == 0 && lses[1][h] == 0 && lses[2][h] == 0);
-                continue;
-            }
-            twin_row(&row, q + h * D, k + g * D, v + g * D, keys, L, D, G * D, &in.how);
-            for (int i = 0; i < D; i++) near("bound", h * D + i, bound[h * D + i], row.hard[i], 1e-9);
-            for (int i = 0; i < D; i++) near("walk", h * D + i, walk[h * D + i], row.walk[i], 1e-9);
-            for (int i = 0; i < D; i++) near("suspect", h * D + i, suspect[h * D + i], row.suspect[i], 1e-9);
-            for (int i = 0; i < 3; i++) near("lse", h, lses[i][h], row.lse[i + 1], 1e-9);
-        }
-        free(row.o);
+    static struct key keys[MOST_KEYS];
+    const struct attention *a = self;
+    const int64_t D = a->d.D;
+    for (int64_t row = 0; row < a->d.T * a->d.Q; row++) {
+        long double lse[4], S;
+        const int64_t L = keys_twin(keys, lse, &S, x, a, row), at = size_q(a) + row;
+        for (int64_t i = row * D; i < (row + 1) * D && L > 0; i++)
+            channel_twin(&want[i], &walk[i], &suspect[i], keys, L, i % D, S, a->lambda);
+        if (!a->ends && L > 0) want[at] = lse[1], walk[at] = lse[2], suspect[at] = lse[3];
     }
 }
-END_TEST
 
-/* Goal:  the same of segments: each row over its own, both ways.
- * Claim: equal to long double within 1e-9.
- * Seen to fail with every segment from row 0 on. */
-START_TEST(segments)
-{
-    enum { P = 24, A = 3, U = 7, O = P * A * U };
-    static const int64_t ends[] = { 1, 3, 8, 24 };
-    static double q[O], k[O], v[O], bound[O], walk[O];
-    uint64_t state = 112;
-    for (int i = 0; i < O; i++) q[i] = normal(&state), k[i] = normal(&state), v[i] = normal(&state);
-    const struct in in = {
-        .op = SEGMENTS, .q = q, .k = k, .v = v, .ends = ends, .segments = 4, .A = A, .U = U, .how = m3_arithmetic_f32()
-    };
-    run_bound(bound, walk, call, &in, O);
-    struct row row = new_row(U);
-    for (int64_t i = 0; i < P * A; i++) {
-        int64_t keys[P], s = 0, L = 0;
-        while (ends[s] <= i / A) s++;
-        for (int64_t j = s ? ends[s - 1] : 0; j < ends[s]; j++) keys[L++] = j;
-        twin_row(&row, q + i * U, k + i % A * U, v + i % A * U, keys, L, U, A * U, &in.how);
-        for (int d = 0; d < U; d++) near("bound", i * U + d, bound[i * U + d], row.hard[d], 1e-9);
-        for (int d = 0; d < U; d++) near("walk", i * U + d, walk[i * U + d], row.walk[d], 1e-9);
-    }
-    free(row.o);
-}
-END_TEST
+/* ---- one head, as float implementations do it */
 
-/* ---- one query over L keys, as float implementations do it */
-
-enum way { TWO_PASS, ONLINE, SPLIT, EXP_LSE, EXP2, ZEROS, MEAN, BF16_SUM, KEY_DROPPED, BF16_P, SCALE_OFF, WAYS };
-static const char *const way_names[] = { "two passes",    "online", "split keys",  "exp(s - lse)",
-                                         "exp2",          "zeros",  "mean of v",   "bf16 denominator",
-                                         "a key dropped", "bf16 p", "scale 2% off" };
-
-enum { HEAD = 128, MOST_KEYS = 2048 };
+enum way { TWO_PASS, ONLINE, SPLIT, EXP_LSE, EXP2, OURS, ZEROS, MEAN, BF16_SUM, KEY_DROPPED, BF16_P, SCALE_OFF };
 
 static float logit(const float *q, const float *k, enum way way)
 {
@@ -282,314 +293,173 @@ static void attend(float *o, float *lse, const float *q, const float *k, const f
     }
 }
 
-/* Verdicts on o and lse of the last QUERIES rows of a sequence of L keys, one head; values offset + spread N. */
-struct verdicts {
-    struct m3_tier_result o, lse;
-};
-
-enum { QUERIES = 4 };
-
-static struct verdicts judge_way(enum way way, int L, double offset, double spread, uint64_t seed)
+static void float_way(float *y, const float *x, const void *self, int way)
 {
-    static float q[QUERIES * HEAD], k[MOST_KEYS * HEAD], v[MOST_KEYS * HEAD], o[QUERIES * HEAD], lse[QUERIES];
-    static double qd[QUERIES * HEAD], kd[MOST_KEYS * HEAD], vd[MOST_KEYS * HEAD];
-    static double truth[QUERIES * HEAD], truths[QUERIES], bounds[3][QUERIES * HEAD], lses[3][QUERIES];
-    uint64_t state = seed;
-    const int queries = L < QUERIES ? L : QUERIES;
-    fill(q, queries * HEAD, MIXED, &state);
-    fill(k, (int64_t)L * HEAD, MIXED, &state);
-    for (int i = 0; i < L * HEAD; i++) v[i] = (float)(offset + spread * normal(&state));
-    widen(qd, q, queries * HEAD), widen(kd, k, (int64_t)L * HEAD), widen(vd, v, (int64_t)L * HEAD);
-    struct m3_bound out = { .bound = bounds[0], .walk = bounds[1] };
-    struct m3_bound of_lse = { .bound = lses[0], .walk = lses[1], .suspect = lses[2] };
-    struct in in = { .op = FULL, .q = qd, .k = kd, .v = vd, .lse = &of_lse, .how = m3_arithmetic_f32() };
-    in.suspect = bounds[2];
-    in.how.lambda = m3_lambda(queries * HEAD);
-    in.attend = (struct m3_attend){ .T = queries, .p0 = L - queries, .Q = 1, .G = 1, .D = HEAD };
+    const struct attention *a = self;
+    const float *k = x + size_q(a), *v = k + size_k(a);
+    float *lse = y + size_q(a);
     struct m3_ctx ctx;
+    for (int64_t t = 0; t < a->d.T && way != OURS; t++)
+        attend(y + t * HEAD, lse + t, x + t * HEAD, k, v, (int)(a->d.p0 + t + 1), (enum way)way);
+    if (way != OURS) return;
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(call(&ctx, &out, &in), 0);
-    if (way == WAYS) ck_assert_int_eq(m3_engine_f32()->ops->attend_full(&ctx, o, lse, q, k, v, &in.attend), 0);
+    ck_assert_int_eq(m3_engine_f32()->ops->attend_full(&ctx, y, lse, x, k, v, &a->d), 0);
     m3_ctx_free(&ctx);
-    struct row row = new_row(HEAD);
-    for (int t = 0; t < queries; t++) {
-        static int64_t keys[MOST_KEYS];
-        for (int j = 0; j < L; j++) keys[j] = j;
-        const int visible = L - queries + t + 1;
-        twin_row(&row, qd + t * HEAD, kd, vd, keys, visible, HEAD, HEAD, &in.how);
-        for (int i = 0; i < HEAD; i++) truth[t * HEAD + i] = (double)row.o[i];
-        truths[t] = (double)row.lse[0];
-        if (way < WAYS) attend(o + t * HEAD, lse + t, q + t * HEAD, k, v, visible, way);
-    }
-    free(row.o);
-    return (struct verdicts){ judge_floats(truth, o, &out, queries * HEAD),
-                              judge_floats(truths, lse, &of_lse, queries) };
 }
 
-/* Goal:  correct attention passes, o and lse.
- * Given: L = 1, 16, 129, 2048 keys; D = 128; ours, two passes, online in tiles, split keys, exp(s - lse), exp2; values
- *        of mean 0 and of mean 100 with spread 0.01.
- * Claim: no tier; shares of HARD and SUSPECT small (numerics.md, section 14: 0.15).
- * Seen to fail with the term of |v| left out. */
-START_TEST(honest)
+/* ---- cases */
+
+/* Lists that differ, one of them empty. FORMULAS: T = 23 after 9, 6 heads of 2 groups, blocks of 4; else 5 after 3. */
+static void choose(struct attention *a, enum what what, int is_small, int is_masked)
+{
+    enum { MOST_LISTS = 23 * 2, MOST_N = 3 };
+    static int32_t blocks[MOST_LISTS * MOST_N];
+    static unsigned char seen[32];
+    static const int64_t few[] = { 1, 7, 9 }, many[] = { 1, 3, 8, 24 };
+    *a = (struct attention){ .d = { 23, 9, 6, 2, 5, NULL, 4, 3, M3_SELECT_GROUP }, .lambda = 7 };
+    if (is_small) a->d = (struct m3_attend){ 5, 3, 4, 2, 3, NULL, 2, 2, M3_SELECT_GROUP };
+    if (what == SEGMENTS) {
+        a->d = (struct m3_attend){
+            is_small ? 9 : 24, 0, is_small ? 2 : 3, is_small ? 2 : 3, is_small ? 3 : 7, 0, 0, 0, 0
+        };
+        a->ends = is_small ? few : many, a->segments = is_small ? 3 : 4;
+        return;
+    }
+    for (int i = 0; i < a->d.p0 + a->d.T; i++) seen[i] = i % (is_small ? 4 : 5) != 1 && (i || !is_small);
+    for (int64_t i = 0; i < a->d.T * a->d.G * a->d.N; i++) {
+        const int64_t own = (a->d.p0 + i / a->d.G / a->d.N) / a->d.block, list = i / a->d.N, at = i % a->d.N;
+        if (is_small) blocks[i] = (int32_t)(at ? -1 + list % 2 : own);
+        else blocks[i] = (int32_t)(at == 0 ? list % 2 : at == 1 && own > 2 ? own - (list % 3 == 0) : -1);
+        if (is_small ? list / 2 == 2 : list == 7) blocks[i] = -1;
+    }
+    if (is_masked) a->d.seen = seen;
+    if (what == BLOCKS || what == UNION) a->blocks = blocks;
+    if (what == UNION) a->d.selection = M3_SELECT_UNION;
+}
+
+/* The last rows of a sequence of L keys, one head. HONEST: values of mean 0, and of mean 100 with spread 0.01; o and lse
+ * apart. */
+static void choose_floats(struct attention *a, struct subject *s, enum property property, int c)
 {
     static const int lengths[] = { 1, 16, 129, 2048 };
-    double worst = 0, worst_lse = 0, worst_z = 0;
-    for (int i = 0; i < 4; i++)
-        for (int shifted = 0; shifted < 2; shifted++)
-            for (int w = 0; w <= EXP2 + 1; w++) {
-                const enum way way = w <= EXP2 ? (enum way)w : WAYS;
-                char what[80];
-                snprintf(what, sizeof what, "L %d, way %d, shifted %d", lengths[i], (int)way, shifted);
-                const struct verdicts r = judge_way(way, lengths[i], shifted ? 100 : 0, shifted ? 0.01 : 1, 113);
-                no_alarm(what, &r.o, ~0);
-                no_alarm(what, &r.lse, ~0);
-                worst = fmax(worst, r.o.headroom);
-                worst_lse = fmax(worst_lse, r.lse.headroom);
-                worst_z = fmax(worst_z, fmax(r.o.largest_z, r.lse.largest_z));
-            }
-    printf("attention, honest: |d|/HARD o %.3f, lse %.3f, |d|/sigma %.2f\n", worst, worst_lse, worst_z);
-}
-END_TEST
-
-/* Goal:  wrong attention is seen as numerics.md, section 14, says: at 2048 keys, in units of HARD, zeros 390, mean of v
- *        330, a bf16 denominator 360, an average key dropped 6.4, p in bf16 0.74 and beyond SUSPECT.
- * Claim: FAIL all but bf16 p, which is suspect. With values 100 + 0.01 N a dropped key is seen in lse, not in o.
- * Seen to fail with 32 L for 2L in o, with 200 L in lse. */
-START_TEST(defects)
-{
-    for (enum way way = ZEROS; way < WAYS; way++) {
-        const struct verdicts r = judge_way(way, 2048, 0, 1, 114);
-        printf("%-18s |d|/HARD o %8.3g, lse %8.3g; suspect %4d of %d, walk %4d\n", way_names[way], r.o.headroom,
-               r.lse.headroom, (int)r.o.suspect, (int)r.o.judged, (int)r.o.walk);
-        if (way == BF16_P) ck_assert(r.o.verdict == M3_VERDICT_SUSPECT && r.o.suspect > 0);
-        else ck_assert_int_eq(r.o.verdict, M3_VERDICT_FAIL);
-        if (way == BF16_SUM || way == KEY_DROPPED || way == SCALE_OFF) ck_assert_int_eq(r.lse.verdict, M3_VERDICT_FAIL);
-    }
-    const struct verdicts r = judge_way(KEY_DROPPED, 2048, 100, 0.01, 115);
-    printf("a key dropped, values 100 + 0.01 N: o %.3g, lse %.3g\n", r.o.headroom, r.lse.headroom);
-    ck_assert(r.o.hard == 0 && r.lse.headroom > r.o.headroom);
-    ck_assert(r.lse.verdict != M3_VERDICT_PASS);
-}
-END_TEST
-
-/* ---- block scores */
-
-/* ---- propagation */
-
-struct attention {
-    struct m3_attend d;
-    const int32_t *blocks;              /* NULL: full */
-    const int64_t *ends;                /* not NULL: segments, of d.Q heads and d.D channels */
-    int64_t segments;
-    struct m3_attend_storage storage;
-    int64_t part;                       /* keys of a part, where parts are stored */
-};
-
-static int64_t size_q(const struct attention *a) { return a->d.T * a->d.Q * a->d.D; }
-static int64_t size_k(const struct attention *a) { return (a->d.p0 + a->d.T) * a->d.G * a->d.D; }
-static int64_t size_lse(const struct attention *a) { return a->ends ? 0 : a->d.T * a->d.Q; }
-
-static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                     const void *self)
-{
-    const struct attention *a = self;
-    const int64_t at_k = size_q(a), at_v = at_k + size_k(a);
-    const struct m3_spread q = slice(of, 0), k = slice(of, at_k), v = slice(of, at_v);
-    if (a->ends)
-        return m3_propagate_attend_segments(ctx, out, x, x + at_k, x + at_v, &q, &k, &v, a->ends, a->segments, a->d.Q,
-                                            a->d.D, &a->storage);
-    struct m3_spread lse = slice(out, size_q(a));
-    return m3_propagate_attend(ctx, out, &lse, x, x + at_k, x + at_v, &q, &k, &v, a->blocks, &a->d, &a->storage);
+    const int L = property == HONEST ? lengths[c / 24 % 4] : MOST_KEYS, queries = L < QUERIES ? L : QUERIES;
+    const int of_lse = property == HONEST ? c % 2 : c > SCALE_OFF - ZEROS;
+    *a = (struct attention){ .d = { .T = queries, .p0 = L - queries, .Q = 1, .G = 1, .D = HEAD } };
+    a->lambda = m3_lambda(queries * HEAD);
+    s->way = property == HONEST ? c / 2 % 6 : of_lse ? BF16_SUM + c - 6 : ZEROS + c;
+    if (property == DEFECTS && c == 8) s->way = SCALE_OFF;
+    if (s->way == BF16_P) s->verdict = M3_VERDICT_SUSPECT;
+    s->first = of_lse ? size_q(a) : 0;
+    s->count = of_lse ? queries : size_q(a);
 }
 
-/* Is key j one of row t's, for head h? */
-static int sees(const struct attention *a, int64_t t, int64_t h, int64_t j)
-{
-    const struct m3_attend *d = &a->d;
-    if (a->ends) {
-        int64_t s = 0;
-        while (t >= a->ends[s]) s++;
-        return j < a->ends[s] && j >= (s ? a->ends[s - 1] : 0);
-    }
-    if (j > d->p0 + t || (d->seen && !d->seen[j])) return 0;
-    if (!a->blocks) return 1;
-    const int64_t g = h / (d->Q / d->G);
-    for (int64_t i = 0; i < d->G * d->N; i++)
-        if ((d->selection == M3_SELECT_UNION || i / d->N == g) && a->blocks[t * d->G * d->N + i] == j / d->block)
-            return 1;
-    return 0;
-}
-
-static long double kept(long double x, double u) { return u > 0 ? to_bf16(x) : x; }
-
-static void attention(long double *y, const long double *x, const struct attention *a,
-                      const struct m3_attend_storage *s)
-{
-    const int64_t S = a->d.p0 + a->d.T, D = a->d.D, heads = a->d.Q / a->d.G;
-    const long double *k = x + size_q(a), *v = k + size_k(a);
-    for (int64_t row = 0; row < a->d.T * a->d.Q; row++) {
-        const int64_t t = row / a->d.Q, h = row % a->d.Q, g = h / heads;
-        long double z[64], sum = 0, o[16] = { 0 }, part[16] = { 0 };
-        for (int64_t j = 0; j < S; j++) {
-            if (!sees(a, t, h, j)) continue;
-            z[j] = 0;
-            for (int64_t i = 0; i < D; i++) z[j] += x[row * D + i] * k[(j * a->d.G + g) * D + i];
-            z[j] = kept(kept(z[j], s->logits) / sqrtl(D), s->logits);
-            sum += expl(z[j]);
-        }
-        for (int64_t j = 0; j < S; j++) {
-            for (int64_t i = 0; i < D && sees(a, t, h, j); i++)
-                part[i] += kept(expl(z[j]) / sum, s->p) * v[(j * a->d.G + g) * D + i];
-            if (j != S - 1 && (!a->part || j % a->part != a->part - 1)) continue;
-            for (int64_t i = 0; i < D; i++) o[i] += kept(part[i], s->partial), part[i] = 0;
-        }
-        for (int64_t i = 0; i < D; i++) y[row * D + i] = o[i];
-        if (!a->ends) y[size_q(a) + row] = sum > 0 ? logl(sum) : 0;     /* no key: nothing to move */
-    }
-}
-
-static const struct m3_attend_storage nothing_stored = { 0 };
-
-static void formula(long double *y, const long double *x, const void *self) { attention(y, x, self, &nothing_stored); }
-
-static void stored(long double *y, const long double *x, const void *self)
-{
-    const struct attention *a = self;
-    attention(y, x, a, &a->storage);
-}
-
-static struct spread_case new_case(const struct attention *a, double size, uint64_t *state)
+static void draw(struct subject *s, const struct attention *a, enum property property, int c, uint64_t *state)
 {
     const int64_t at_v = size_q(a) + size_k(a);
-    struct spread_case c = spread_new("attention", at_v + size_k(a), size_q(a) + size_lse(a), propagate, formula, a);
-    for (int64_t i = 0; i < c.in; i++) c.x[i] = (double)to_bf16(normal(state) * (i < at_v ? size : 1) + (i >= at_v));
-    return c;
-}
-
-/* 0: full; 1: full with a mask; 2: blocks; 3: union of the groups' blocks; 4: segments. */
-static struct attention kind(int which, int32_t *blocks, unsigned char *seen, const int64_t *ends)
-{
-    enum { T = 5, P0 = 3, BLOCK = 2, N = 2, G = 2 };
-    struct attention a = { .d = { T, P0, 4, G, 3, NULL, BLOCK, N, M3_SELECT_GROUP } };
-    for (int i = 0; i < P0 + T; i++) seen[i] = i % 4 != 1 && i != 0;
-    for (int i = 0; i < T * G * N; i++) blocks[i] = i % N ? -1 + i / N % 2 : (P0 + i / G / N) / BLOCK;
-    for (int i = 0; i < G * N; i++) blocks[2 * G * N + i] = -1;
-    if (which == 1) a.d.seen = seen;
-    if (which == 2 || which == 3) a.blocks = blocks;
-    if (which == 3) a.d.selection = M3_SELECT_UNION;
-    if (which == 4) a = (struct attention){ .d = { 9, 0, 2, 2, 3, NULL, 0, 0, 0 }, .ends = ends, .segments = 3 };
-    return a;
-}
-
-/* Goal:  small errors of q, k and v go through o and lse as the slopes say; variances are exact, though one q meets all
- *        keys.
- * Given: full, masked, blocks (a row without any), union, segments of 1, 6 and 2 rows; errors of all three inputs, and
- *        of each alone; logits of size 1 and 5.
- * Claim: spread_check; share 1 for v alone. What one q does to all keys counts as if each key had its own: in the mean
- *        0.5 of the error is reached, everywhere 0.005.
- * Seen to fail with |k| for |k - mean key|, without the shift in lse, without q's variance in o or in lse, v for v - o
- * there, scale for its square, the first head's keys for all (causal, segments). */
-START_TEST(slopes)
-{
-    static const int64_t ends[] = { 1, 7, 9 };
-    uint64_t state = 4400;
-    for (int c = 0; c < 40; c++) {
-        int32_t blocks[64];
-        unsigned char seen[64];
-        const struct attention a = kind(c % 5, blocks, seen, ends);
-        const int only = c / 5 % 4;                             /* 0: all; 1: q; 2: k; 3: v */
-        struct spread_case p = new_case(&a, c < 20 ? 1 : 2.2, &state);
-        spread_errors(&p, 1e-6, &state);
-        for (int64_t i = 0; i < p.in && only; i++) {
-            const int is = i < size_q(&a) ? 1 : i < size_q(&a) + size_k(&a) ? 2 : 3;
-            if (is != only) p.e[i] = p.v[i] = 0;
-        }
-        spread_nothing(&p);
-        const double used = spread_check(&p, only == 3 ? 1 : only == 2 ? 0.98 : 0.005, &state);
-        ck_assert_msg(used >= 0.5, "%d: in the mean %g of the error", c, used);
-        spread_free(&p);
+    const int shifted = property == HONEST && c / 12 % 2;
+    double size = property == FORMULAS && c % 2 ? 60 : 1; /* logits of 3000: a float's error in them is above 0.01 */
+    if (property == SLOPES || property == STORED) size = c < 4 ? 1 : 2.2;
+    if (property == CORNERS) size = 1.5;
+    for (int64_t i = 0; i < s->in; i++) {
+        const double drawn = normal(state);
+        if (property == HONEST || property == DEFECTS)
+            s->x[i] = (float)(shifted && i >= at_v ? 100 + 0.01 * drawn : drawn);
+        else if (property == FORMULAS) s->x[i] = i < at_v ? size * drawn : drawn + (double)(i % a->d.D);
+        else s->x[i] = (double)to_bf16(i < at_v ? size * drawn : drawn + 1);
     }
 }
-END_TEST
 
-/* Goal:  errors of logits far beyond the first order are bounds all the same.
- * Given: errors of q and k up to 0.02, 0.2, 1 and 20 of their size.
- * Claim: no corner of the inputs moves o or lse beyond the error; o not beyond the values' range.
- * Seen to fail with the first order alone, p for the largest p within reach, without the values' range, without the
- * limit from which only ranges are left. */
-START_TEST(far)
+/* SLOPES: errors of all three inputs, and of each alone. CORNERS: errors up to 20 of the size, with exact values and
+ * without. STORED: logits, weights, parts of 2 keys, all three in bf16. */
+static void choose_spread(struct attention *a, struct subject *s, enum property property, int c)
 {
-    static const double sizes[] = { 0.01, 0.1, 0.5, 10 };
-    static const int64_t ends[] = { 1, 7, 9 };
-    uint64_t state = 4410;
-    for (int c = 0; c < 40; c++) {
-        int32_t blocks[64];
-        unsigned char seen[64];
-        const struct attention a = kind(c % 5, blocks, seen, ends);
-        struct spread_case p = new_case(&a, 1.5, &state);
-        spread_errors(&p, sizes[c / 5 % 4], &state);
-        for (int64_t i = size_q(&a) + size_k(&a); i < p.in && c < 20; i++) p.e[i] = p.v[i] = 0;
-        spread_run(&p);
-        long double *y = spread_values(&p, NULL), *slopes = spread_slopes(&p);
-        double *by = doubles(p.in), most = 0;
-        for (int n = 0; n < 200; n++) {
-            const int64_t o = n % p.out;
-            for (int64_t i = 0; i < p.in; i++) {
-                by[i] = (n < 100 ? slopes[i * p.out + o] : (long double)twin_draw(&state)) < 0 ? -p.e[i] : p.e[i];
-                if (n % 10 == 9) by[i] = -by[i];
-            }
-            most = fmax(most, spread_within(&p, y, by));
-        }
-        ck_assert_msg(most >= 0.15, "%d: at most %g of the error", c, most);
-        for (int64_t o = 0; o < size_q(&a) && c < 20; o++) ck_assert(p.error[o] <= 10);
-        free(y), free(slopes), free(by);
-        spread_free(&p);
-    }
+    static const double sizes[] = { 0.01, 0.1, 0.5, 10 }, u = 0x1p-8;
+    const int64_t at_k = size_q(a), at_v = at_k + size_k(a), ends[] = { 0, at_k, at_v, s->in };
+    const int which = c % 4;
+    s->size = property == CORNERS ? sizes[which] : 1e-6;
+    s->used = 0.5, s->seen = property == STORED ? 0.1 : 0.15;
+    s->share = which == 3 ? 1 : which == 2 ? 0.98 : 0.005;
+    if (property == SLOPES && which) s->from = ends[which - 1], s->to = ends[which];
+    if (property == CORNERS && c < 4) s->to = at_v, s->limit = 10, s->count = at_k;
+    a->part = 2;
+    if (property != STORED) return;
+    a->storage = (struct m3_attend_storage){
+        which == 0 || which == 3 ? u : 0, which == 1 || which == 3 ? u : 0, which >= 2 ? u : 0, 0, 0, 0
+    };
 }
-END_TEST
 
-/* Goal:  the storage points of intermediates cover what they are for.
- * Given: logits, weights, parts of 2 keys, all three in bf16; logits of size 1 and 5.
- * Claim: spread_stored with at least 0.1 of the error in use; lse is off where logits are stored, else exact.
- * Seen to fail with one rounding of logits, weights not counted, parts not counted. */
-START_TEST(storage)
+static void make(struct subject *s, const struct error_row *row, enum property property, int c, uint64_t *state)
 {
-    static const int64_t ends[] = { 1, 7, 9 };
+    static struct attention a;
+    if (property == HONEST || property == DEFECTS) choose_floats(&a, s, property, c);
+    else choose(&a, (enum what)row->what, property != FORMULAS, row->what == MASKED || (property == FORMULAS && c > 1));
+    s->self = &a, s->in = size_q(&a) + 2 * size_k(&a), s->out = size_q(&a) + size_lse(&a);
+    s->x = doubles(s->in);
+    s->f = 1;
+    draw(s, &a, property, c, state);
+    if (property >= SLOPES) choose_spread(&a, s, property, c);
+}
+
+#define ROW(name, what, honest, defects)                                                                               \
+    { name,    what,     { 4, honest, defects, 8, 8, 8 }, 1e-9, 0, 1, make, NULL, bound, twin, float_way, value,       \
+      rounded, propagate }
+static const struct error_row rows[] = {
+    ROW("attend_full", FULL, 4 * 2 * 6 * 2, 9), ROW("masked", MASKED, 0, 0),
+    ROW("attend_blocks", BLOCKS, 0, 0),         ROW("union", UNION, 0, 0),
+    ROW("attend_segments", SEGMENTS, 0, 0),
+};
+
+/* Seen to fail with |v| for |v - o|; S without max |s|; expm1 left out; heads tiled; own block without causality; union
+ * read as group; every segment from row 0 on. */
+ERROR_TEST(formulas, rows, FORMULAS)
+
+/* Two passes, online in tiles, split keys, exp(s - lse), exp2, ours. Seen to fail with the term of |v| left out. */
+ERROR_TEST(honest, rows, HONEST)
+
+/* Section 14 of numerics.md: at 2048 keys, in units of HARD, zeros 390, mean of v 330, a bf16 denominator 360, an
+ * average key dropped 6.4, p in bf16 0.74, which is beyond SUSPECT. lse sees the denominator, the key and the scale too.
+ * Seen to fail with 32 L for 2L in o, with 200 L in lse. */
+ERROR_TEST(defects, rows, DEFECTS)
+
+/* Variances are exact, though one q meets all keys; in errors that counts as if each key had its own: in the mean 0.5 is
+ * reached, everywhere 0.005. Seen to fail with |k| for |k - mean key|, without the shift in lse, without q's variance in
+ * o or in lse, v for v - o there, scale for its square, the first head's keys for all (causal, segments). */
+ERROR_TEST(slopes, rows, SLOPES)
+
+/* Errors of logits far beyond the first order; o not beyond the values' range. Seen to fail with the first order alone,
+ * p for the largest p within reach, without the values' range, without the limit from which only ranges are left. */
+ERROR_TEST(corners, rows, CORNERS)
+
+/* Seen to fail with one rounding of logits, weights not counted, parts not counted. */
+ERROR_TEST(storage, rows, STORED)
+
+/* With values of 100 + 0.01 N a dropped key is seen in lse, not in o. */
+TEST(key_dropped_of_equal_values)
+{
+    uint64_t state = 115;
+    struct subject s = { 0 };
+    make(&s, rows, HONEST, 3 * 24 + 12, &state);
+    s.way = KEY_DROPPED;
+    const struct m3_tier_result o = verdict_on_way(rows, &s);
+    s.first = s.count, s.count = QUERIES;
+    const struct m3_tier_result lse = verdict_on_way(rows, &s);
+    ck_assert(o.hard == 0 && lse.headroom > o.headroom && lse.verdict != M3_VERDICT_PASS);
+    free(s.x);
+}
+
+/* lse is off where logits are stored, else exact. */
+TEST(stored_logits_alone_move_lse)
+{
     uint64_t state = 4420;
-    for (int c = 0; c < 40; c++) {
-        int32_t blocks[64];
-        unsigned char seen[64];
-        struct attention a = kind(c % 5, blocks, seen, ends);
-        const double u = 0x1p-8;
-        const int which = c / 5 % 4;
-        a.storage = (struct m3_attend_storage){
-            which == 0 || which == 3 ? u : 0, which == 1 || which == 3 ? u : 0, which >= 2 ? u : 0, 0, 0, 0
-        };
-        a.part = 2;
-        struct spread_case p = new_case(&a, c < 20 ? 1 : 2.2, &state);
-        spread_stored(&p, stored, 0.1);
-        double lse = 0;
-        for (int64_t i = size_q(&a); i < p.out; i++) lse += p.error[i];
-        ck_assert(a.ends || (lse > 0) == (a.storage.logits > 0));
+    for (int c = 0; c < 4; c++) {
+        struct subject s = { 0 };
+        make(&s, rows, STORED, c, &state);
+        struct spread_case p = spread_of(rows, &s, &state);
+        memset(p.e, 0, (size_t)p.in * sizeof *p.e), memset(p.v, 0, (size_t)p.in * sizeof *p.v);
+        spread_run(&p);
+        const int stores_logits = ((const struct attention *)s.self)->storage.logits > 0;
+        for (int64_t i = size_q(s.self); i < p.out; i++) ck_assert((p.error[i] > 0) == stores_logits);
         spread_free(&p);
+        free(s.x);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_attend");
-    TCase *test = tcase_create("error_attend");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, segments);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, far);
-    tcase_add_test(test, storage);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 /* ---- bound */
 
 struct bounded {
@@ -43,7 +45,7 @@ static long double twin_score(long double *value, const double *q, const double 
  *        the next key head: FAIL. pool=lse: ours passes, pool=max under it fails.
  * Seen to fail with keys left out that only their own error, or only another's, lets be the largest; with future or
  * hidden keys counted; without the scale. */
-START_TEST(block_scores)
+TEST(block_scores)
 {
     enum { T = 21, P0 = 5, S = P0 + T, G = 3, X = 128, BLOCK = 8, B = 5, O = T * G * B };
     static float q[T * G * X], k[S * X], m[O];
@@ -103,7 +105,6 @@ START_TEST(block_scores)
         ck_assert_int_eq(r.verdict, M3_VERDICT_FAIL);
     }
 }
-END_TEST
 
 /* ---- propagation */
 
@@ -191,7 +192,7 @@ static double logarithm_variance(const struct spread_case *c, const struct score
  *        variance is (sum p_j sqrt(v_j))^2.
  * Seen to fail with e_q |k| left out, without the factor in the error, with the factor for its square, any key for
  * those within reach, p^2 for p in the logarithm's error and in its variance. */
-START_TEST(slopes)
+TEST(slopes)
 {
     uint64_t state = 4500;
     for (int c = 0; c < 8; c++) {
@@ -227,14 +228,13 @@ START_TEST(slopes)
         spread_free(&p);
     }
 }
-END_TEST
 
 /* Goal:  ties, and what is nearly one: any key that can be the largest counts with its own error.
  * Given: two keys of one block with scores 1 and 1 + gap, of errors e1 and e2; a query that is exact.
  * Claim: gap 0: the larger error; gap beyond both errors and a float's own: that of the larger score; between: no less
  *        than anything within reach does.
  * Seen to fail with any key, and with the largest score in place of the largest less its reach. */
-START_TEST(ties)
+TEST(ties)
 {
     struct m3_semantics semantics = { .pool = M3_POOL_MAX };
     const double q[1] = { 1 }, gaps[] = { 0, 1e-5, 1e-4, 2.05e-4, 3e-4, 1e-3 }, u = 0x1p-24;
@@ -255,12 +255,11 @@ START_TEST(ties)
         }
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* Goal:  stored scores are covered.
  * Claim: spread_stored, at least 0.4 of the error in use.
  * Seen to fail with one rounding of scaled scores. */
-START_TEST(storage)
+TEST(storage)
 {
     uint64_t state = 4520;
     for (int c = 0; c < 8; c++) {
@@ -271,19 +270,4 @@ START_TEST(storage)
         spread_stored(&p, rounded, 0.4);
         spread_free(&p);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_block_scores");
-    TCase *test = tcase_create("error_block_scores");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, block_scores);
-    tcase_add_test(test, slopes);
-    tcase_add_test(test, ties);
-    tcase_add_test(test, storage);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -53,7 +53,7 @@ static void same(const char *what, int build, const double *want, const double *
                       other[i], have[i], want[i]);
 }
 
-START_TEST(bounds_are_those_of_one_element)
+LOOP_TEST(bounds_are_those_of_one_element, BUILDS)
 {
     const struct m3_error_kernels *k = builds[_i];
     const struct m3_arithmetic how = m3_arithmetic_f32();
@@ -83,7 +83,6 @@ START_TEST(bounds_are_those_of_one_element)
     for (int i = 0; i < N; i++) want[i] = m3_logistic_bound(1 / (1 + m3_exp(-x[i])), 6, 0x1p-24);
     same("sigmoid", _i, want, got);
 }
-END_TEST
 
 /* Finite numbers: sums of others say nothing. */
 static void fill_finite(double *to, uint64_t state)
@@ -122,7 +121,7 @@ static void check_weighed(const struct m3_error_kernels *k)
 
 /* Claim: sums over columns and channels are those of plain loops. Seen to fail with |v| in place of |v - o|, and with a
  * share of the last columns left out of a dot product. */
-START_TEST(sums_are_those_of_loops)
+LOOP_TEST(sums_are_those_of_loops, BUILDS)
 {
     const struct m3_error_kernels *k = builds[_i];
     double want[N], squares[N], size[N], walked[N], sums[N], mass;
@@ -153,7 +152,6 @@ START_TEST(sums_are_those_of_loops)
     }
     check_weighed(k);
 }
-END_TEST
 
 /* `suspect`, which no kernel takes, makes m3_verdict_of judge element by element. */
 static void check_verdict(struct m3_two_sides *tap, const double *suspect)
@@ -170,7 +168,7 @@ static void check_verdict(struct m3_two_sides *tap, const double *suspect)
     ck_assert(pieces.variance == single.variance);
 }
 
-START_TEST(verdicts_in_pieces)
+TEST(verdicts_in_pieces)
 {
     static double reference[N], candidate[N], bound[N], walk[N], suspect[N];
     for (int wrong = 0; wrong < 4; wrong++) {
@@ -198,17 +196,4 @@ START_TEST(verdicts_in_pieces)
         check_verdict(&tap, suspect);
         ck_assert_int_eq(m3_verdict_of(&tap).hard, (wrong & 1) + (wrong >> 1));
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_kernels");
-    TCase *test = tcase_create("error_kernels");
-    tcase_add_loop_test(test, bounds_are_those_of_one_element, 0, BUILDS);
-    tcase_add_loop_test(test, sums_are_those_of_loops, 0, BUILDS);
-    tcase_add_test(test, verdicts_in_pieces);
-    suite_add_tcase(suite, test);
-    return suite;
 }

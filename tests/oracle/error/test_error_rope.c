@@ -3,6 +3,8 @@
 
 #include "model/engine.h"
 
+TIMEOUT(60);
+
 enum { T = 12, HEADS = 3, D = 80, MOST = T * HEADS * D };
 
 static const int64_t positions[T] = { 0, 1, 2, 127, 128, 2047, 2048, 65535, 99991, 524287, 1000003, 1048575 };
@@ -25,7 +27,7 @@ static int call_rope(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
  *        (its terms of second order).
  * Seen to fail with the angle's error counted by position; without ln(theta) at R = 78; with one axis for three; x_a
  * for hypot; bounds of copied channels above 0. */
-START_TEST(formulas)
+TEST(formulas)
 {
     static const int64_t turned[] = { 64, 78, 80, 2 };
     static double x[MOST], cos[T * D], sin[T * D], error[T * D], bound[MOST], walk[MOST];
@@ -71,7 +73,6 @@ START_TEST(formulas)
         }
     }
 }
-END_TEST
 
 /* ---- float angles as public engines form them */
 
@@ -100,7 +101,7 @@ static float float_frequency(enum formula formula, float theta, int i, int chann
  * Claim: none exceeds the error allowed; up to 2^20 and for i > 0 the largest share is above 0.2. 3 2^-24 alone, as it
  *        was allowed before, is exceeded by 1 / pow at R = 12 and not at R = 64, and by exp at both.
  * Seen to fail with 3 2^-24, and with the roundings of the exponent left out. */
-START_TEST(float_formulas)
+TEST(float_formulas)
 {
     static const int64_t turned[] = { 2, 6, 12, 20, 24, 64, 96, 128 };
     enum { PLACES = 400, MOST_R = 128 };
@@ -144,7 +145,6 @@ START_TEST(float_formulas)
            exp_before[12], exp_before[64]);
     ck_assert(pow_before[12] > 1.5 && pow_before[64] < 1 && exp_before[12] > 1.5 && exp_before[64] > 1.5);
 }
-END_TEST
 
 /* The angle as MLX forms it: exp(x) as 2^i 2^f, of a float x times log2(e) (the polynomial is taken as exact); or as
  * ggml does: the position times a ratio, i times; or the position times a power of the ratio. */
@@ -167,7 +167,7 @@ static double angle_by_ratio(int64_t place, float theta, int i, int half, int re
  * Given: R = 12, 64, 128; theta 5e6; positions 600, 2305, 1,000,003 and 1,048,575, and 1,000 before each.
  * Claim: no angle is beyond what its formula allows; the largest share is above 0.05.
  * Seen to fail with the ratio's error counted once, and with none of the roundings of MLX's exponent. */
-START_TEST(engines_formulas)
+TEST(engines_formulas)
 {
     enum { PLACES = 4000, MOST_R = 128 };
     static const int64_t turned[] = { 12, 64, 128 }, ends[] = { 600, 2305, 1000003, 1048575 };
@@ -201,7 +201,6 @@ START_TEST(engines_formulas)
            largest[2], beyond);
     for (int f = 0; f < 3; f++) ck_assert(largest[f] > 0.05);
 }
-END_TEST
 
 /* y := x turned by float or double angles; the way picks a defect. */
 enum way { OURS, FLOAT_ANGLE, SWAPPED_SIGN, ALL_TURNED, NEXT_POSITION };
@@ -246,7 +245,7 @@ static struct m3_tier_result judge_way(enum way way, enum m3_rope_angle allowed)
 /* Goal:  correct turns pass, whatever the position; float angles where they are allowed.
  * Claim: ours: no tier. Float angles: HARD where they are not allowed, within HARD where they are.
  * Seen to fail with 2^-53 for 2^-24 in the float angle's error; error times x_a alone for hypot. */
-START_TEST(honest)
+TEST(honest)
 {
     struct m3_tier_result r = judge_way(OURS, M3_ANGLE_F64);
     printf("rope, ours: |d|/HARD %.2f", r.headroom);
@@ -258,12 +257,11 @@ START_TEST(honest)
     printf(", where not: %d of %d beyond HARD\n", (int)r.hard, (int)r.judged);
     ck_assert(r.verdict == M3_VERDICT_FAIL);
 }
-END_TEST
 
 /* Goal:  wrong turns are seen; channels that are copied must be equal.
  * Claim: HARD, also with float angles allowed.
  * Seen to fail with bounds of copied channels far above 0. */
-START_TEST(defects)
+TEST(defects)
 {
     struct m3_tier_result r = judge_way(SWAPPED_SIGN, M3_ANGLE_F32);
     ck_assert(r.verdict == M3_VERDICT_FAIL && r.hard > r.judged / 3);
@@ -272,10 +270,9 @@ START_TEST(defects)
     r = judge_way(ALL_TURNED, M3_ANGLE_F64);
     ck_assert_int_eq(r.hard, T * HEADS * (D - 64));
 }
-END_TEST
 
 /* Channels that are no multiple of 6 cannot be shared out to three axes. */
-START_TEST(refused)
+TEST(refused)
 {
     double table[4];
     const int64_t place[3] = { 0 };
@@ -285,7 +282,6 @@ START_TEST(refused)
     ck_assert_int_eq(m3_bound_angles_3d(&ctx, table, table, table, place, 1, 4, 1e4, &how), M3_WRONG);
     m3_ctx_free(&ctx);
 }
-END_TEST
 
 /* ---- propagation */
 
@@ -335,7 +331,7 @@ static void rounded_rope(long double *y, const long double *x, const void *self)
  * Claim: spread_check at share 1, spread_stored with at least 0.35 of the error in use.
  * Seen to fail with a's error under sine, -sin for sin, the products' or the table's roundings on |y| alone, copied
  * channels left out. */
-START_TEST(rotations)
+TEST(rotations)
 {
     enum { T = 5, HEADS = 2, D = 9, R = 6, N = T * HEADS * D };
     double cosines[T * R / 2], sines[T * R / 2];
@@ -356,22 +352,4 @@ START_TEST(rotations)
         }
         spread_free(&p);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("error_rope");
-    TCase *test = tcase_create("error_rope");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, float_formulas);
-    tcase_add_test(test, engines_formulas);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, refused);
-    tcase_add_test(test, rotations);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -73,7 +73,7 @@ static int64_t visit_all(const struct m3_model *model, const struct m3_semantics
  * Claim: counts no operator, choices one that selects, floats another, each with a name. Only what is given from
  *        outside and embed read no tap; only operators with weights read a weight.
  * Seen to fail with a tower of no layers. */
-START_TEST(complete)
+TEST(complete)
 {
     struct m3_graph graph;
     struct m3_error error = { 0 };
@@ -96,7 +96,6 @@ START_TEST(complete)
     }
     m3_graph_free(&graph);
 }
-END_TEST
 
 /* An operand exists, and runs before the tap that reads it. */
 static void check_operands(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
@@ -124,7 +123,7 @@ static void check_operands(const struct m3_model *model, const struct m3_semanti
  * Claim: each operand exists in the model and comes before what reads it.
  * Seen to fail with the hidden state of this layer for that before it, with `fused` for layer 1, with the block list
  * of a full layer, with `mlp` one operator for all layers. */
-START_TEST(operands)
+TEST(operands)
 {
     for (int i = 0; i < FOLDERS; i++) {
         struct m3_model *model = open_model(folders[i]);
@@ -141,7 +140,6 @@ START_TEST(operands)
         m3_model_close(model);
     }
 }
-END_TEST
 
 /* Where a name is expected. */
 static void reads(const struct m3_model *model, const struct m3_semantics *semantics, const char *tap_name, int i,
@@ -159,7 +157,7 @@ static void reads(const struct m3_model *model, const struct m3_semantics *seman
 
 /* Goal:  operands by name, from SPEC 6, where it is easy to be wrong.
  * Seen to fail with layer 0 reading `embed`, mid reading `attn_norm`, module 1 reading `final_norm`. */
-START_TEST(by_name)
+TEST(by_name)
 {
     struct m3_model *model = open_model("golden/mtp/model");
     struct m3_semantics s = model->config.semantics;
@@ -202,7 +200,6 @@ START_TEST(by_name)
     reads(model, &s, "fused", 1, "projector.out");
     m3_model_close(model);
 }
-END_TEST
 
 /* Weights have the shapes that the reduction and the tap's width say. */
 static void check_weights(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
@@ -243,7 +240,7 @@ static void check_weights(const struct m3_model *model, const struct m3_semantic
  * Claim: a linear's matrix is [width of the tap, n]; its bias [width]; f counts bias and rounded weights; norms halve;
  *        only what copies or selects rounds nothing.
  * Seen to fail with W for L in fc2, with the weight of another layer for a module's, without the roundings of gelu. */
-START_TEST(weights)
+TEST(weights)
 {
     for (int i = 0; i < FOLDERS; i++) {
         struct m3_model *model = open_model(folders[i]);
@@ -253,10 +250,9 @@ START_TEST(weights)
         m3_model_close(model);
     }
 }
-END_TEST
 
 /* Weights are told apart by address, where shapes do not tell. Seen to fail with k_proj for q_proj, and for v_proj. */
-START_TEST(fields)
+TEST(fields)
 {
     struct m3_model *model = open_model("golden/tiny/model");
     const struct m3_semantics *s = &model->config.semantics;
@@ -287,13 +283,12 @@ START_TEST(fields)
     ck_assert(m3_graph_weight(model, s, M3_TAP_LOGITS, -1, 0) == &model->lm_head);
     m3_model_close(model);
 }
-END_TEST
 
 /* Goal:  steps by hand, from numerics.md, section 3.
  * Claim: a table; jitter adds 2 to the router's logits; an additive join 1; double has no rounding of weights; a float
  *        sine 3.
  * Seen to fail with n not halved, the factor's rounding, jitter, c_turn forgotten. */
-START_TEST(steps)
+TEST(steps)
 {
     struct m3_model *model = open_model("golden/mtp/model");
     struct m3_config *c = &model->config;
@@ -349,7 +344,6 @@ START_TEST(steps)
     ck_assert(f == 0);
     m3_model_close(model);
 }
-END_TEST
 
 /* ---- every edge, as written down */
 
@@ -395,7 +389,7 @@ static void list_tap(const struct m3_model *model, const struct m3_semantics *se
  * Claim: for models with every part, and for the readings that change edges, the lines are those of edges.tsv in
  *        tests/model/graph, which was written when the edges were a table.
  * Seen to fail with an operand changed, and one left out. */
-START_TEST(edges)
+TEST(edges)
 {
     char *text = NULL, line[512], *at;
     size_t size = 0;
@@ -421,21 +415,4 @@ START_TEST(edges)
     ck_assert_msg(*at == '\0', "got more than is written down: %.*s", (int)strcspn(at, "\n"), at);
     fclose(kept);
     free(text);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("graph");
-    TCase *test = tcase_create("graph");
-    tcase_add_test(test, complete);
-    tcase_add_test(test, operands);
-    tcase_add_test(test, by_name);
-    tcase_add_test(test, weights);
-    tcase_add_test(test, fields);
-    tcase_add_test(test, steps);
-    tcase_add_test(test, edges);
-    suite_add_tcase(suite, test);
-    return suite;
 }

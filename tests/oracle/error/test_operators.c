@@ -21,7 +21,7 @@ static int one_line_names(const char *spec, const char *section, const char *tap
 
 /* Goal:  each heading that a tap links to is one of SPEC.md, and is of the operator that makes the tap in SPEC 6 or 12.
  * Seen to fail with a row of the table left out, with "5.4 rope", and with add for the attention's linear. */
-START_TEST(sections)
+TEST(sections)
 {
     static char spec[1 << 20];
     FILE *file = fopen("SPEC.md", "r");
@@ -47,12 +47,11 @@ START_TEST(sections)
     }
     m3_graph_free(&graph);
 }
-END_TEST
 
 /* Goal:  every operator of the graph has a descriptor with a name, a section and a value; what computes has a bound.
  * Claim: no other operator is without one than copies, those whose value gives it (expert, gated_mlp), those of ids.
  * Seen to fail with a row of the table left out, and with the bound of gelu left out. */
-START_TEST(complete)
+TEST(complete)
 {
     static const enum m3_operator without[] = {
         M3_OP_NONE,      M3_OP_INPUT,  M3_OP_COPY,          M3_OP_SCATTER,
@@ -67,16 +66,4 @@ START_TEST(complete)
         ck_assert_msg((o->bound != NULL) == has_bound, "%s", o->name);
         for (int other = 0; other < op; other++) ck_assert_ptr_ne(o, m3_error_operators[other]);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("operators");
-    TCase *tests = tcase_create("operators");
-    tcase_add_test(tests, sections);
-    tcase_add_test(tests, complete);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -5,6 +5,9 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 static struct pass p;
 static struct m3_profile *profile;
 
@@ -138,7 +141,7 @@ static float *rounded_input(enum m3_tap tap, int64_t layer)
  *        One-shot sums of equal cuts agree but for few elements (mean z^2 below 0.01).
  * Seen to fail with y left as it was, without the ring's other starts, with sizes rounded down, with a tenth of the
  * range, with the mistakes left unplanted. */
-START_TEST(linear)
+TEST(linear)
 {
     static const enum m3_tap taps[][2] = { { M3_TAP_ATTN_OUT, M3_TAP_ATTN }, { M3_TAP_MLP, M3_TAP_MLP_ACT } };
     static const int all_ranks[] = { 2, 4, 7, 8 };
@@ -180,7 +183,6 @@ START_TEST(linear)
     printf("parts: honest |d|/HARD %.3f, mean z^2 %.3f; mistakes: z^2 at least %.3g\n", worst, z2, least);
     pass_end(&p);
 }
-END_TEST
 
 /* The inputs of the last product of the shared expert in bf16: gate and up are stored, and the activation. */
 static float *activations(const float *x, int64_t T, int64_t layer)
@@ -203,7 +205,7 @@ static float *activations(const float *x, int64_t T, int64_t layer)
  * Given: golden/tiny, the shared expert of layer 3, 56 columns.
  * Claim: honest: no tier; a rank left out, added twice or shifted is no pass.
  * Seen to fail with the mistakes left unplanted. What is not known of the input hides the parts' own roundings. */
-START_TEST(shared)
+TEST(shared)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     float *x = rounded_input(M3_TAP_MLP_NORM, 3);
@@ -225,12 +227,11 @@ START_TEST(shared)
     free(x), free(act);
     pass_end(&p);
 }
-END_TEST
 
 /* Goal:  where nothing is stored coarser, parts change nothing.
  * Claim: under fp32 with partials the recomputed tap has no further error.
  * Seen to fail with parts of taps that are stored in floats. */
-START_TEST(floats_only)
+TEST(floats_only)
 {
     const struct m3_known *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
@@ -245,19 +246,4 @@ START_TEST(floats_only)
     m3_recomputed_free(&made);
     m3_profile_close(profile);
     pass_end(&p);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("partials");
-    TCase *test = tcase_create("partials");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, linear);
-    tcase_add_test(test, shared);
-    tcase_add_test(test, floats_only);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,9 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_profile *open_profile(const char *name)
 {
     struct m3_error error = { 0 };
@@ -25,7 +28,7 @@ static struct m3_profile *profile_with(const char *more)
 /* Goal:  fp32 rounds nowhere.
  * Claim: no point is coarser than float, embed alone is exact, angles may be float with 4 u for sine and cosine.
  * Seen to fail with "*": "bf16" in ref/oracle/error/profiles/fp32.json, which the build took in. */
-START_TEST(fp32)
+TEST(fp32)
 {
     struct m3_profile *p = open_profile("fp32");
     ck_assert_str_eq(m3_profile_name(p), "fp32");
@@ -43,14 +46,13 @@ START_TEST(fp32)
     ck_assert(!m3_profile_truncates(p) && !m3_profile_flushes(p) && m3_profile_ties_lowest(p));
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  bf16 lists the roundings of the public code in BF16, and no others.
  * Claim: the table of SPEC 7.3, in text layers, the tower and MTP modules; the four float taps; single index scores
  *        and points that do not exist are not rounded, though "*" comes first.
  * Seen to fail with patterns that end in '*' speaking of inner points (index.scores), with the first match deciding
  * (moe.weights), with "*.attn.p" left out. */
-START_TEST(bf16)
+TEST(bf16)
 {
     struct m3_profile *p = open_profile("bf16");
     /* clang-format off */
@@ -85,12 +87,11 @@ START_TEST(bf16)
     ck_assert(m3_profile_arithmetic(p, 7).u == 0x1p-24);
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  tf32 allows both roundings of devices: to nearest, and the lower 13 bits of a float cut off.
  * Claim: in products of every kind the roundoff covers the cut of the worst float, and no bit more.
  * Seen to fail with the roundoff of rounding to nearest, 2^-11. */
-START_TEST(tf32)
+TEST(tf32)
 {
     struct m3_profile *p = open_profile("tf32");
     const uint32_t worst = 0x3F801FFF, cut = worst & ~UINT32_C(0x1FFF);
@@ -104,13 +105,12 @@ START_TEST(tf32)
     for (size_t i = 0; i < sizeof u / sizeof *u; i++) ck_assert_msg(u[i] >= most && u[i] < 1.01 * most, "%zu", i);
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  fp8 quantises what releases quantise.
  * Claim: the linear operators of text layers and those of MTP layers, inner ones too, but neither router, tower, head
  *        nor eh_proj; else it is bf16.
  * Seen to fail with the router's null taken for no entry, with "*" in place of "layers.*". */
-START_TEST(fp8)
+TEST(fp8)
 {
     struct m3_profile *p = open_profile("fp8");
     const char *const quantised[] = { "layers.0.q_proj",        "layers.3.index.k_proj",    "layers.3.attn_out",
@@ -130,12 +130,11 @@ START_TEST(fp8)
     ck_assert(m3_profile_store(p, "layers.3.attn.p") == 0x1p-8 && m3_profile_store(p, "layers.3.moe.weights") == 0);
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  every field of a file arrives, and absent ones are what SPEC 7.3 says.
  * Seen to fail with an absent "ties" read as any, with c_turn 4 beside double angles, with a finer format taken, with
  * parts of what is stored in floats. */
-START_TEST(fields)
+TEST(fields)
 {
     struct m3_profile *p = profile_with("");
     struct m3_arithmetic how = m3_profile_arithmetic(p, 1);
@@ -183,7 +182,6 @@ START_TEST(fields)
     ck_assert_int_eq(m3_profile_dtype(p, "embed"), M3_F16);
     m3_profile_close(p);
 }
-END_TEST
 
 #define OWN "{\"name\": \"x\", \"u\": \"f32\", "
 
@@ -237,7 +235,7 @@ static const struct {
 /* Goal:  what a profile must not say is refused by name, and *profile is NULL.
  * Seen to fail with unknown fields passed over, with patterns not looked up, with '!' left out of json_unpack, also in
  * partials, with any number of ranks. */
-START_TEST(refusals)
+LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     write_text(in_folder("bad.json"), refused[_i].text);
     struct m3_error error = { 0 };
@@ -248,11 +246,10 @@ START_TEST(refusals)
     ck_assert_ptr_nonnull(strstr(error.text, "bad.json: "));
     m3_error_free(&error);
 }
-END_TEST
 
 /* Goal:  a pattern is good if it matches a tap of any layer, also of one beyond the first.
  * Seen to fail with layer 0 alone looked at: for patterns with digits, with '?', with a set. */
-START_TEST(patterns_of_layers)
+TEST(patterns_of_layers)
 {
     const char *const good[] = { "layers.7.out",      "layers.*.out", "layers.??.out",
                                  "layers.[1-9]?.q_*", "mtp.3.*",      "*9.out" };
@@ -263,10 +260,9 @@ START_TEST(patterns_of_layers)
         m3_profile_close(open_profile(in_folder("layers.json")));
     }
 }
-END_TEST
 
 /* Seen to fail with a name that is not built in opened as a file. */
-START_TEST(absent)
+TEST(absent)
 {
     const char *const names[] = { "fp4", "", "./absent.json", "absent.json", "/nowhere/x" };
     const char *const all =
@@ -282,12 +278,11 @@ START_TEST(absent)
     }
     m3_profile_close(NULL);
 }
-END_TEST
 
 /* Goal:  a file in ref/oracle/error/profiles/ is a built-in profile, of its name and all of its contents.
  * Claim: as many names as files; opened by name and by path, each has the same hash.
  * Seen to fail with fp8.json left out of the rule in the Makefile, and with the lines of "scores" left out. */
-START_TEST(built_in)
+TEST(built_in)
 {
     char path[120];
     int files = 0, names = 0;
@@ -303,25 +298,4 @@ START_TEST(built_in)
         m3_profile_close(by_path);
     }
     ck_assert_int_eq(names, files);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile");
-    TCase *test = tcase_create("profile");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, built_in);
-    tcase_add_test(test, fp32);
-    tcase_add_test(test, bf16);
-    tcase_add_test(test, fp8);
-    tcase_add_test(test, tf32);
-    tcase_add_test(test, fields);
-    tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(test, absent);
-    tcase_add_test(test, patterns_of_layers);
-    suite_add_tcase(suite, test);
-    return suite;
 }

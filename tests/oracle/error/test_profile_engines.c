@@ -5,6 +5,8 @@
 #include "oracle/error/profiles/explain.h"
 #include "oracle/error/profile.h"
 
+TIMEOUT(120);
+
 static struct m3_profile *open_profile(const char *name)
 {
     struct m3_error error = { 0 };
@@ -18,7 +20,7 @@ static struct m3_profile *open_profile(const char *name)
 
 /* Goal:  the profiles and words of SPEC 7.3 say what its tables say.
  * Seen to fail with act_token read as blocks. */
-START_TEST(answers)
+TEST(answers)
 {
     struct m3_profile *p = open_profile("fp16");
     ck_assert(m3_profile_dtype(p, "layers.3.mid") == M3_F16 && m3_profile_store(p, "layers.3.attn.p") == 0x1p-11);
@@ -56,7 +58,6 @@ START_TEST(answers)
     ck_assert(m3_profile_norm_weight(p, "final_norm") == M3_BF16);
     m3_profile_close(p);
 }
-END_TEST
 
 /* ---- a linear operator of engines that round its inputs */
 
@@ -121,7 +122,7 @@ static const struct {
  * Claim: an honest engine passes where the table says; a scale that is that of the row before, or inputs that are
  *        multiplied by 1.3, fail everywhere.
  * Seen to fail with no rounding without a scale; with no floor beside a scale (act_tensor). */
-START_TEST(inputs)
+LOOP_TEST(inputs, sizeof engines / sizeof *engines)
 {
     static struct pass p;
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
@@ -159,7 +160,6 @@ START_TEST(inputs)
     m3_profile_close(profile);
     pass_end(&p);
 }
-END_TEST
 
 /* ---- the word that explains */
 
@@ -180,7 +180,7 @@ static int try(void *self, const struct m3_profile *profile, int *passes)
  * Claim: words that say nothing about its operator are not tried, nor those that the profile has, nor scales of E4M3
  *        where the profile has none; without a text nothing is tried.
  * Seen to fail with every word tried; with the profile's own words tried again. */
-START_TEST(explained)
+TEST(explained)
 {
     struct m3_profile *bf16 = open_profile("bf16"), *fp8 = open_profile("fp8"), *tp8 = open_profile("bf16+tp8");
     struct tried t = { .passes = "bf16+tp8" };
@@ -210,18 +210,4 @@ START_TEST(explained)
     m3_profile_close(bf16);
     m3_profile_close(fp8);
     m3_profile_close(tp8);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_engines");
-    TCase *test = tcase_create("profile_engines");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, answers);
-    tcase_add_loop_test(test, inputs, 0, sizeof engines / sizeof *engines);
-    tcase_add_test(test, explained);
-    suite_add_tcase(suite, test);
-    return suite;
 }

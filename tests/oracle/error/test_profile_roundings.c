@@ -4,6 +4,8 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(120);
+
 static struct pass p;
 static struct m3_profile *profile;
 
@@ -142,7 +144,7 @@ static struct m3_tier_result judge_norm(struct stream *s, int is_fused)
  *        three mistakes fail by both.
  * Seen to fail with the sum rounded for storing in both hypotheses; with the stored sum widened by its rounding in
  * place of the terms, which hides 1 + w in BF16. */
-START_TEST(fused_norm)
+TEST(fused_norm)
 {
     begin("bf16+fused_norm");
     struct stream s = stream_of(1);
@@ -159,13 +161,12 @@ START_TEST(fused_norm)
     stream_free(&s);
     end();
 }
-END_TEST
 
 /* Goal:  where a term of the sum is not in the dump, an honest engine of either kind still passes.
  * Claim: the stored sum, known up to its rounding, admits both, and not a norm without + 1; a profile without the word
  *        has no second hypothesis, nor has a norm that reads no sum.
  * Seen to fail with no hypothesis where a term is missing. */
-START_TEST(without_terms)
+TEST(without_terms)
 {
     begin("bf16+fused_norm");
     struct stream s = stream_of(0);
@@ -187,7 +188,6 @@ START_TEST(without_terms)
     ck_assert_int_eq(m3_fused_sum(&sum, &layer, &p.setting, M3_TAP_ATTN_NORM, 1), 0);
     end();
 }
-END_TEST
 
 /* ---- caches */
 
@@ -244,7 +244,7 @@ static const struct {
  * Claim: an honest cache passes where the profile allows its format, with and without a scale, and fails without the
  *        word and by a finer one; values that were not scaled back (1.25 times), and keys of the token before, fail.
  * Seen to fail with the values' rounding left out of the spread. */
-START_TEST(cache)
+LOOP_TEST(cache, sizeof caches / sizeof *caches)
 {
     begin(caches[_i].profile);
     const struct m3_known *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
@@ -274,18 +274,4 @@ START_TEST(cache)
     for (int i = 0; i < 3; i++) free(kept[i]), free((void *)taps[i].values);
     free(o);
     end();
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_roundings");
-    TCase *test = tcase_create("profile_roundings");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, fused_norm);
-    tcase_add_test(test, without_terms);
-    tcase_add_loop_test(test, cache, 0, sizeof caches / sizeof *caches);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,9 @@
 
 #include "oracle/error/profile.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_profile *open_profile(const char *name)
 {
     struct m3_error error = { 0 };
@@ -36,7 +39,7 @@ static void refuses(const char *name, enum m3_status expected, const char *says,
  *        list replaces the base's; a base may be a file next to the file, and have words.
  * Seen to fail with the file's patterns set at the base's place (mid); with relative paths taken from the current
  * folder. */
-START_TEST(base)
+TEST(base)
 {
     struct m3_profile *p = open_text("own.json", "{\"name\": \"own\", \"base\": \"bf16\"}");
     struct m3_arithmetic how = m3_profile_arithmetic(p, 1);
@@ -58,12 +61,11 @@ START_TEST(base)
     ck_assert(m3_profile_read(p, "layers.3.k_rope").u == 0x1p-11);
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  words stand after any profile, in any number; the name is the whole text; the hash tells them apart.
  * Claim: also after the path of a file whose folder has a '+'.
  * Seen to fail with the text cut at the first '+'; with words that are not put in the name. */
-START_TEST(words)
+TEST(words)
 {
     struct m3_profile *p = open_profile("bf16+fused_norm+kv_e4m3"), *plain = open_profile("bf16");
     ck_assert_str_eq(m3_profile_name(p), "bf16+fused_norm+kv_e4m3");
@@ -88,13 +90,12 @@ START_TEST(words)
     ck_assert_str_eq(m3_profile_name(p), "own+kv_e5m2");
     m3_profile_close(p);
 }
-END_TEST
 
 /* Goal:  a cache's formats: keys and values of text layers and modules, the index keys too, no others.
  * Claim: half the spacing of OCP's formats relative to the number, and half the smallest subnormal number: E4M3 has 3
  *        bits and 2^-9, E5M2 2 bits and 2^-16, F16 10 bits and 2^-24.
  * Seen to fail with 4 bits for E4M3, with "*.k_rope" for the pattern, which is the tower's too. */
-START_TEST(caches)
+TEST(caches)
 {
     static const struct {
         const char *profile;
@@ -114,12 +115,11 @@ START_TEST(caches)
         m3_profile_close(p);
     }
 }
-END_TEST
 
 /* Goal:  tpN is the word for products in N parts.
  * Claim: at what engines cut by columns, where it is stored more coarsely than the arithmetic; 2 to 64 parts.
  * Seen to fail with the number of ranks one power of two too small; with "tp3" taken as tp4 (in refusals). */
-START_TEST(parts)
+TEST(parts)
 {
     const char *const cut[] = { "layers.0.attn_out", "layers.0.mlp", "layers.3.moe.shared",
                                 "mtp.0.layer.moe.expert_out" };
@@ -133,12 +133,11 @@ START_TEST(parts)
     m3_profile_close(p);
     m3_profile_close(most);
 }
-END_TEST
 
 /* Goal:  what is wrong is named, with what would be right.
  * Seen to fail with an unknown word ignored; with a file that is its own base, which never ended; with a base in
  * another folder read; with a line for each file of a chain. */
-START_TEST(refusals)
+TEST(refusals)
 {
     refuses("bf16+nope", M3_BAD_INPUT, "bf16+nope: got the word \"nope\"", "fused_norm, ");
     refuses("bf16+fused_norm+", M3_BAD_INPUT, "got the word \"\"", "kv_e4m3");
@@ -169,11 +168,10 @@ START_TEST(refusals)
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"store\": {\"*.k_rope\": \"f8_e4m3\"}}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "store[\"*.k_rope\"]: got \"f8_e4m3\"", "\"bf16\"");
 }
-END_TEST
 
 /* Goal:  a file in ref/oracle/error/profiles/words/ is a word of its name, and every word is a profile with any base.
  * Seen to fail with the rule in the Makefile without one file. */
-START_TEST(built_in)
+TEST(built_in)
 {
     char name[200];
     int files = 0, names = 0;
@@ -187,22 +185,4 @@ START_TEST(built_in)
             m3_profile_close(open_profile(name));
         }
     ck_assert_int_eq(names, files);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("profile_words");
-    TCase *test = tcase_create("profile_words");
-    tcase_set_timeout(test, 60);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, base);
-    tcase_add_test(test, words);
-    tcase_add_test(test, caches);
-    tcase_add_test(test, parts);
-    tcase_add_test(test, refusals);
-    tcase_add_test(test, built_in);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,8 @@
 #include "files.h"
 #include "passes.h"
 
+TIMEOUT(120);
+
 static struct pass p;
 
 /* Recomputed from what `known` gives; NULL where the case has no such tap. */
@@ -54,7 +56,7 @@ enum { READINGS = 12 };
  * Given: passes in each reading; modules, or pictures where the tower reads it.
  * Claim: no tier at any float tap but those of angles in float; ids are those chosen, counts those given.
  * Seen to fail with row 0 of modules not zeroed, another key of jitter, an additive join without its embedding. */
-START_TEST(readings)
+TEST(readings)
 {
     for (int reading = 0; reading < READINGS; reading++) {
         const int sees = reading == READINGS - 1;
@@ -83,7 +85,6 @@ START_TEST(readings)
         pass_end(&p);
     }
 }
-END_TEST
 
 /* ---- some rows */
 
@@ -125,7 +126,7 @@ static int is_vision(enum m3_tap tap) { return tap <= M3_TAP_PROJECTOR_OUT; }
  * Claim: y, B, walk and ids are those of the whole; rows are numbered; modules have the rows whose later
  *        embeddings are there.
  * Seen to fail with embeddings of one token earlier, with positions, and places of attention, counted by index. */
-START_TEST(rows)
+TEST(rows)
 {
     pass_run(&p, "golden/mtp/model", "golden/mtp/case.safetensors", M3_LINEAR_ORDERED);
     memset(part, 0, sizeof part);
@@ -161,7 +162,6 @@ START_TEST(rows)
     for (int i = 0; i < PASS_TAPS; i++) free((void *)part[i].values), free((void *)part[i].ids);
     pass_end(&p);
 }
-END_TEST
 
 /* ---- after cached places */
 
@@ -192,7 +192,7 @@ static const struct m3_known *behind(enum m3_tap tap, int64_t layer)
  * Given: the rows from 9 on of a whole pass as a call after 9 places.
  * Claim: each tap is what the whole pass has in those rows, bit for bit.
  * Seen to fail with attention, and with numbers of blocks, that leave out the cached places. */
-START_TEST(cached)
+TEST(cached)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
     struct m3_case whole = p.the_case, call = whole;
@@ -227,7 +227,6 @@ START_TEST(cached)
     }
     pass_end(&p);
 }
-END_TEST
 
 /* ---- what is missing */
 
@@ -266,7 +265,7 @@ static void lacks(const char *tap_name, known_of known, const char *want)
 /* Goal:  what cannot be made says why.
  * Claim: absent operands, rows and weights by name.
  * Seen to fail with one missing row named for all of them, with weights that nobody asks for. */
-START_TEST(missing)
+TEST(missing)
 {
     pass_run(&p, "golden/tiny/model", "golden/vision/two_case.safetensors", M3_LINEAR_BLAS);
     lacks("layers.1.q_proj", none_of, "layers.1.attn_norm");
@@ -295,7 +294,6 @@ START_TEST(missing)
     p.the_case.pictures.pixels = pixels;
     pass_end(&p);
 }
-END_TEST
 
 /* As BF16, to nearest, ties to even. */
 static double as_bf16(double x)
@@ -326,7 +324,7 @@ static int64_t beyond(const struct m3_recomputed *made, const struct m3_weight *
  * Given: logits of the router and keys, by weights rounded to BF16; profiles fp32, bf16, and bf16 values alone.
  * Claim: within what bf16 allows, the router's by less than half; beyond fp32 nearly everywhere.
  * Seen to fail with the spread of the weights left out, and with all linear operators' weights rounded. */
-START_TEST(weights)
+TEST(weights)
 {
     struct m3_profile *profiles[2];
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
@@ -351,7 +349,6 @@ START_TEST(weights)
     for (int i = 0; i < 2; i++) m3_profile_close(profiles[i]);
     pass_end(&p);
 }
-END_TEST
 
 /* ---- what a profile rounds */
 
@@ -394,7 +391,7 @@ enum { POINTS = sizeof points / sizeof *points };
  * Given: profiles with one point each.
  * Claim: the taps of the operator that has the point may be off by more, no other. A tap stored in bf16 by 2^-8 |y|.
  * Seen to fail without attn.p, with `exact` ignored, with copies that are stored again. */
-START_TEST(rounded)
+TEST(rounded)
 {
     pass_run(&p, "golden/tiny/model", "golden/vision/two_case.safetensors", M3_LINEAR_BLAS);
     for (int i = 0; i < POINTS; i++) {
@@ -426,7 +423,6 @@ START_TEST(rounded)
     p.setting.profile = NULL;
     pass_end(&p);
 }
-END_TEST
 
 /* To the nearest E4M3 number: 4 significant bits, steps of 2^-9 below 2^-6, at most 448. */
 static double e4m3(double x)
@@ -464,7 +460,7 @@ static struct m3_profile *quantising(int rule)
  *        one block.
  * Claim: every difference is within, the largest share above 0.02 of it; the rms within 3 standard deviations.
  * Seen to fail with 2^-5 for 2^-4, and with saturation left out. */
-START_TEST(quantised)
+TEST(quantised)
 {
     pass_run(&p, "golden/mxfp8/model", "golden/mxfp8/case.safetensors", M3_LINEAR_BLAS);
     struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
@@ -504,7 +500,6 @@ START_TEST(quantised)
     p.setting.profile = NULL;
     pass_end(&p);
 }
-END_TEST
 
 /* 448, and numbers a little below half the smallest step at that place: `n` channels of one block, times `size`. */
 static void large_and_small(double *x, float *w, int64_t n, double size)
@@ -518,7 +513,7 @@ static void large_and_small(double *x, float *w, int64_t n, double size)
  *        round to zero, which they read with equal signs.
  * Claim: the difference is within, and above 0.9 of what is allowed.
  * Seen to fail without the half step, with the sizes of blocks exchanged, with 240 for the largest code. */
-START_TEST(least_steps)
+TEST(least_steps)
 {
     pass_run(&p, "golden/mxfp8/model", "golden/mxfp8/case.safetensors", M3_LINEAR_BLAS);
     struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
@@ -544,23 +539,4 @@ START_TEST(least_steps)
     *weight = own;
     free(w);
     pass_end(&p);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("remake");
-    TCase *test = tcase_create("remake");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, readings);
-    tcase_add_test(test, rows);
-    tcase_add_test(test, cached);
-    tcase_add_test(test, missing);
-    tcase_add_test(test, rounded);
-    tcase_add_test(test, quantised);
-    tcase_add_test(test, least_steps);
-    tcase_add_test(test, weights);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,8 @@
 
 #include <float.h>
 
+TIMEOUT(60);
+
 enum { N = 1000 };
 
 static double r[N], c[N], B[N], w[N];
@@ -23,7 +25,7 @@ static struct m3_two_sides plain_tap(void)
 /* Goal:  the allowance is the formula.
  * Claim: by hand, for float and double; 0 for B = 0; the subnormal step where B is tiny. lambda as in section 5.
  * Seen to fail without the eta, with it for B = 0, with 2^-149 for doubles. */
-START_TEST(allowed)
+TEST(allowed)
 {
     ck_assert(m3_bound_allowed(0, 10, 0x1p-24) == 0);
     ck_assert(m3_bound_allowed(1, 64, 0x1p-24) == 0x1p-18 + 0x1p-47); /* + 64 2^-149, beyond a double's end */
@@ -33,11 +35,10 @@ START_TEST(allowed)
     ck_assert(within(m3_lambda(1000), 6.5444, 1e-3));
     ck_assert(within(m3_lambda(400000), 7.4034, 1e-3));
 }
-END_TEST
 
 /* Goal:  an element passes up to what is allowed, and NaN never.
  * Seen to fail with !(d > allowed), with Inf - Inf. */
-START_TEST(elements)
+TEST(elements)
 {
     const double nan = NAN, inf = INFINITY;
     ck_assert(m3_element_ok(1.5, 1, 0.5) && !m3_element_ok(1.5, 1, 0.499));
@@ -46,14 +47,13 @@ START_TEST(elements)
     ck_assert(!m3_element_ok(nan, 1, inf) && !m3_element_ok(1, nan, inf) && !m3_element_ok(1, 1, nan));
     ck_assert(m3_element_ok(-0.0, 0.0, 0));
 }
-END_TEST
 
 /* Goal:  each tier speaks at its own limit, and not before.
  * Given: one element off by shares of u B: SUSPECT from lambda sqrt(62) + 2 = 53.5 on, HARD from 64 on; then with a
  *        walk of 500, WALK from lambda 500 u on.
  * Claim: PASS, SUSPECT, FAIL, with counts and the worst element.
  * Seen to fail with lambda n; with a step more; without the minimum of both; with the worst by |d|. */
-START_TEST(limits)
+TEST(limits)
 {
     struct m3_two_sides tap = plain_tap();
     struct m3_tier_result v = m3_verdict_of(&tap);
@@ -98,14 +98,13 @@ START_TEST(limits)
     tap.tiers_off |= M3_TIER_HARD;
     ck_assert_int_eq(m3_verdict_of(&tap).verdict, M3_VERDICT_PASS);
 }
-END_TEST
 
 /* Goal:  the mean square of z, VARIANCE and BIAS at their limits.
  * Given: errors of +-2.01 sigma (N = 1000 and 255); of e^2 at 0.4 steps; of one sign at 2 sqrt(N steps) / N.
  * Claim: WALK by its mean from 256 elements on; VARIANCE; BIAS only where |r| / B sqrt(n) <= 3, never for
  *        truncating, nor where nothing is summed.
  * Seen to fail with 4 as a limit of z for z^2, 0.4 N, sum |e| for |sum e|, the condition on r left out. */
-START_TEST(statistics)
+TEST(statistics)
 {
     struct m3_two_sides tap = plain_tap();
     const double unit = 0x1p-24 * 100, sigma = 0x1p-24 * 100 / sqrt(3);
@@ -143,7 +142,6 @@ START_TEST(statistics)
     v = m3_verdict_of(&tap);
     ck_assert(v.tiers == 0 && isnan(v.bias));
 }
-END_TEST
 
 /* Goal:  tiers on drawn errors behave as section 5 says.
  * Given: 400 taps of 1000 errors, each the sum of 64 roundings uniform in +-u B, every other tap 2.2 times as large;
@@ -151,7 +149,7 @@ END_TEST
  * Claim: correct taps: no tier ever; mean e^2 is 64 / 3, so VARIANCE at 0.83 of its limit; mean z^2 is 1. The others:
  *        VARIANCE and WALK in each.
  * Seen to fail with 0.3 for 0.4, with sigma = u walk / 3. */
-START_TEST(drawn)
+TEST(drawn)
 {
     uint64_t state = 131;
     double variance = 0, z2 = 0;
@@ -177,14 +175,13 @@ START_TEST(drawn)
     printf("drawn: variance %.3f of its limit, mean z^2 %.3f\n", variance, z2);
     ck_assert(within(variance, 1 / 1.2, 0.01) && within(z2, 1, 0.02));
 }
-END_TEST
 
 /* Goal:  nothing that is not a number passes, or is taken for a wildcard.
  * Claim: reference NaN: not comparable. Candidate NaN: FAIL. Infinities: equal, or FAIL; but where the format ends
  *        one is not judged, and a tap of nothing else is not judged either. B below 0, NaN or infinite: our error.
  * Seen to fail with NaN in r let through, !(d > A) for d <= A, infinities subtracted, isfinite(r) left out, bounds not
  * looked at, every infinity not judged. */
-START_TEST(not_numbers)
+TEST(not_numbers)
 {
     struct m3_two_sides tap = plain_tap();
     c[3] = NAN;
@@ -240,12 +237,11 @@ START_TEST(not_numbers)
         ck_assert(v.status == M3_INTERNAL && v.verdict == M3_VERDICT_NOT_COMPARABLE && v.worst == 11);
     }
 }
-END_TEST
 
 /* Goal:  where all products are 0 the result is 0.
  * Claim: B = 0: equal or FAIL, by the smallest of differences; -0 is 0. A tap of copies: one other bit FAILs.
  * Seen to fail with eta for B = 0, with a step more than n + f. */
-START_TEST(zero_rule)
+TEST(zero_rule)
 {
     struct m3_two_sides tap = plain_tap();
     tap.walk = w;
@@ -262,14 +258,13 @@ START_TEST(zero_rule)
     c[9] = nextafter(c[9], 9);
     ck_assert_int_eq(m3_verdict_of(&tap).verdict, M3_VERDICT_FAIL);
 }
-END_TEST
 
 /* Goal:  storing in a coarser format is detected on its own; results that legitimately have few bits are not.
  * Given: 64 and 63 values rounded to bf16, to f16; one value that is not; a reference on the grid too; a profile that
  *        stores bf16; results of cancellation, whose u B is as coarse as bf16.
  * Claim: FAIL by GRID alone, or nothing.
  * Seen to fail with 65, with 63; with the reference not looked at; with cancelled results counted. */
-START_TEST(grid)
+TEST(grid)
 {
     for (int bits = 8; bits <= 11; bits += 3) {
         struct m3_two_sides tap = plain_tap();
@@ -294,14 +289,13 @@ START_TEST(grid)
         ck_assert_int_eq(m3_verdict_of(&tap).tiers, 0);
     }
 }
-END_TEST
 
 /* Goal:  what the profile says widens what it should, and nothing else.
  * Claim: truncation: twice the steps. A stored reference: 2^-24 |r| more. Storage points: extra, and its variance.
  *        Flushed subnormals: steps 2^-126. An allowance of its own for SUSPECT. steps u >= 1: nothing is proven, so no
  *        difference of finite numbers FAILs.
  * Seen to fail with each of them ignored. */
-START_TEST(profile)
+TEST(profile)
 {
     const double unit = 0x1p-24 * 100;
     struct m3_two_sides tap = plain_tap();
@@ -359,24 +353,4 @@ START_TEST(profile)
     ck_assert(v.no_hard_bound && v.hard == 0 && v.suspect == 1 && v.verdict == M3_VERDICT_SUSPECT);
     c[7] = NAN;
     ck_assert_int_eq(m3_verdict_of(&tap).verdict, M3_VERDICT_FAIL);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("tiers");
-    TCase *test = tcase_create("tiers");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, allowed);
-    tcase_add_test(test, elements);
-    tcase_add_test(test, limits);
-    tcase_add_test(test, statistics);
-    tcase_add_test(test, drawn);
-    tcase_add_test(test, not_numbers);
-    tcase_add_test(test, zero_rule);
-    tcase_add_test(test, grid);
-    tcase_add_test(test, profile);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,6 +3,8 @@
 #include "files.h"
 #include "passes.h"
 
+TIMEOUT(300);
+
 static struct pass p;
 static struct m3_trace *trace;
 static int deep;                /* a hole takes what it reads with it */
@@ -111,7 +113,7 @@ static const struct {
  * Claim: no tier at any of its readers.
  * Seen to fail without inherited variance, with the spreads of k and v exchanged, with what was made of something made
  * again taken as exact except for its own roundings. */
-START_TEST(holes)
+TEST(holes)
 {
     for (int i = 0; i < 3; i++) {
         enum m3_tap tap;
@@ -132,14 +134,13 @@ START_TEST(holes)
         pass_end(&p);
     }
 }
-END_TEST
 
 /* Goal:  a defect in a tap that is not shown is found where it is read; one before the hole, at its own tap.
  * Given: passes that continue from a tap wrong by 1 % in every third element; that tap, or what reads it, taken out.
  * Claim: a reader objects; with the tap shown and its readers taken out, the tap objects, and what comes after the
  *        hole does not.
  * Seen to fail without inherited variance. */
-START_TEST(defects)
+TEST(defects)
 {
     struct defect defect;
     const struct m3_force force = { .self = &defect, .replace = spoil };
@@ -163,13 +164,12 @@ START_TEST(defects)
         }
     }
 }
-END_TEST
 
 /* Goal:  a dump that is coarser than what was used counts as a spread.
  * Given: a profile that says so of one tap, which also holds an infinity.
  * Claim: 2^-8 |x| and its variance, none of the infinity, no spread of another tap.
  * Seen to fail with half the spread, with the infinity's own, with the one rule taken for every tap. */
-START_TEST(coarser_dump)
+TEST(coarser_dump)
 {
     static const char text[] =
         "{\"name\": \"own\", \"u\": \"f32\", \"dump_rounding\": {\"layers.0.attn_norm\": \"bf16\"}}";
@@ -195,7 +195,6 @@ START_TEST(coarser_dump)
     m3_profile_close(profile);
     pass_end(&p);
 }
-END_TEST
 
 static int is_known(const char *name)
 {
@@ -247,7 +246,7 @@ static void pass_by(const char *name)
  *        nothing is made in a layer of which nothing is known; a tap that the call does not make is refused; of taps that
  *        are passed what they were the last to read is dropped, and not what a tap may read that was not put.
  * Seen to fail with what a hole is made of forgotten, with nothing forgotten. */
-START_TEST(forgets)
+TEST(forgets)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     put_up_to("layers.3.attn_norm", "");
@@ -286,19 +285,4 @@ START_TEST(forgets)
     ck_assert(is_known("embed") && is_known("final_norm") && !is_known("fused") && !is_known("layers.1.out"));
     m3_trace_free(trace);
     pass_end(&p);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("trace");
-    TCase *test = tcase_create("trace");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, holes);
-    tcase_add_test(test, defects);
-    tcase_add_test(test, forgets);
-    tcase_add_test(test, coarser_dump);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -6,7 +6,7 @@
 /* Goal:  a run passes only if everything was judged; worse verdicts take precedence as SPEC 7 lists them.
  * Claim: fail before not comparable, that before suspect, that before partial; the statuses are 1, 3, 2, 2.
  * Seen to fail with stages that nothing judged left out of account. */
-START_TEST(precedence)
+LOOP_TEST(precedence, 7)
 {
     static const struct {
         struct m3_tally tally;
@@ -20,15 +20,4 @@ START_TEST(precedence)
     };
     ck_assert_int_eq(m3_run_verdict(&cases[_i].tally), cases[_i].verdict);
     ck_assert_int_eq((int)m3_run_status(cases[_i].verdict), cases[_i].status);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("verdict");
-    TCase *test = tcase_create("verdict");
-    tcase_add_loop_test(test, precedence, 0, 7);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -15,6 +15,8 @@
 #include "model/semantics.h"
 #include "oracle/explain/explain.h"
 
+TIMEOUT(600);
+
 /* ---- a step followed from the recorded numbers of its operands */
 
 static const double *values_of(const struct m3_steps *s, int step) { return s->list[step].values; }
@@ -274,7 +276,7 @@ static void open_golden(const struct golden *g)
 
 /* Goal:  the steps recombine to the bits of the result, for every tap of the goldens.
  * Claim: result and operands are those of a pass; each step follows from its operands, by other code than the tool's. */
-START_TEST(every_tap)
+LOOP_TEST(every_tap, CASES)
 {
     const struct golden *g = &cases[_i];
     struct m3_safetensors *file;
@@ -290,10 +292,9 @@ START_TEST(every_tap)
     m3_safetensors_close(file);
     pass_end(&pass);
 }
-END_TEST
 
 /* Claim: every tap of the pass too, and so every operator of the graph: the pictures, the modules, M2. */
-START_TEST(every_operator)
+TEST(every_operator)
 {
     static const int goldens[] = { 0, VIDEO, MTP, M2 };
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
@@ -306,10 +307,9 @@ START_TEST(every_operator)
     }
     for (int op = 0; op < M3_OPERATORS; op++) ck_assert_msg(seen_operators[op], "%s", m3_operator_name(op));
 }
-END_TEST
 
 /* Claim: an equation is the one above the plain function in the file, whose name is in ops.h. */
-START_TEST(equations)
+TEST(equations)
 {
     for (int i = 0; m3_equation_at(i); i++) {
         const struct m3_equation *q = m3_equation_at(i);
@@ -332,17 +332,4 @@ START_TEST(equations)
         free(text);
         free(ops);
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("explain");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 600);
-    tcase_add_loop_test(all, every_tap, 0, CASES);
-    tcase_add_test(all, every_operator);
-    tcase_add_test(all, equations);
-    suite_add_tcase(suite, all);
-    return suite;
 }

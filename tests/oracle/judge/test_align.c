@@ -1,6 +1,8 @@
 /* Rows of one sequence, paired by their number; shapes that do not allow it. */
 #include "dumps.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Dumps of `embed` [n,2] whose element is 10 t + column, except for `wrong_row` where 1 is added to column 1. */
 static void write_rows(const char *path, const int32_t *rows, int64_t n, int64_t wrong_row)
 {
@@ -21,7 +23,7 @@ static void write_rows(const char *path, const int32_t *rows, int64_t n, int64_t
  * Given: a reference of rows 1, 4 and 6, a full candidate of 8, and the other way round; an error in row 4, or in
  *        row 5, which only one of them has.
  * Seen to fail with rows paired by index, and with the index of the file reported. */
-START_TEST(rows_against_all)
+TEST(rows_against_all)
 {
     const int32_t rows[3] = { 1, 4, 6 };
     for (int swapped = 0; swapped < 2; swapped++) {
@@ -36,11 +38,10 @@ START_TEST(rows_against_all)
         }
     }
 }
-END_TEST
 
 /* Given: reference rows 0 2 5 7, candidate rows 2 3 7 9: common 2 and 7.
  * Seen to fail with the walk ended at the first row that differs. */
-START_TEST(rows_against_rows)
+TEST(rows_against_rows)
 {
     const int32_t want[4] = { 0, 2, 5, 7 }, got[4] = { 2, 3, 7, 9 }, others[4] = { 1, 3, 4, 6 };
     write_rows(reference_path, want, 4, -1);
@@ -55,11 +56,10 @@ START_TEST(rows_against_rows)
     ck_assert_str_eq(result.findings[0].note, "no common row");
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
 }
-END_TEST
 
 /* Goal:  rows that do not fit their taps are not compared: more rows than the tap has, a row beyond the other's end.
  * Seen to fail without either check. */
-START_TEST(rows_that_do_not_fit)
+TEST(rows_that_do_not_fit)
 {
     const int32_t rows[3] = { 1, 4, 6 };
     const double x[4] = { 0, 1, 2, 3 };
@@ -80,11 +80,10 @@ START_TEST(rows_that_do_not_fit)
         }
     }
 }
-END_TEST
 
 /* Goal:  `rows` number tokens, `vision.rows` patches, and neither the merged rows after the projector.
  * Seen to fail with `rows` for both, and with `vision.rows` for merged rows. */
-START_TEST(rows_of_patches)
+TEST(rows_of_patches)
 {
     static const struct {
         const char *tap;
@@ -110,10 +109,9 @@ START_TEST(rows_of_patches)
         ck_assert_int_eq(result.findings[0].elements, 2 * count);
     }
 }
-END_TEST
 
 /* Seen to fail with < for <= (equal rows), without the sign, and with any dtype or rank taken. */
-START_TEST(rows_must_ascend)
+TEST(rows_must_ascend)
 {
     const double x[2] = { 1, 2 };
     const int32_t bad[3][2] = { { 4, 4 }, { 5, 4 }, { -1, 4 } };
@@ -134,11 +132,10 @@ START_TEST(rows_must_ascend)
         ck_assert(error_says("rows") && error_says(path));
     }
 }
-END_TEST
 
 /* Seen to fail with counts compared in place of dimensions ([2,3,2] against [2,2,3]), and with the rows not
  * compared. */
-START_TEST(shapes_that_differ)
+TEST(shapes_that_differ)
 {
     const double x[12] = { 0 };
     const int64_t shapes[][3] = { { 2, 6, -1 }, { 3, 4, -1 }, { 2, 5, -1 }, { 1, 6, -1 }, { 12, -1, -1 }, { 2, 3, 2 } };
@@ -155,21 +152,4 @@ START_TEST(shapes_that_differ)
     dump_one(reference_path, "embed", M3_F64, x, -1, -1, -1);
     dump_one(candidate_path, "embed", M3_F64, x, -1, -1, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("align");
-    TCase *tests = tcase_create("align");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, rows_against_all);
-    tcase_add_test(tests, rows_against_rows);
-    tcase_add_test(tests, rows_that_do_not_fit);
-    tcase_add_test(tests, rows_of_patches);
-    tcase_add_test(tests, rows_must_ascend);
-    tcase_add_test(tests, shapes_that_differ);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -6,6 +6,8 @@
 
 #include "oracle/judge/choices/certificate.h"
 
+TIMEOUT(60);
+
 enum { IDS = 5, SETS = 1 << IDS };
 
 static uint64_t state = 1;
@@ -121,7 +123,7 @@ static struct trial any_trial(int n)
  * Seen to fail with: bounds of the rejected left out; > for >= at equal scores; ties_lowest ignored in either
  * direction; -inf chosen; forced ids ranked by their score; NaN skipped; a set that is not admissible never
  * certified. */
-START_TEST(all_scores_within_bounds)
+TEST(all_scores_within_bounds)
 {
     char possible[SETS];
     int64_t want[IDS], got[IDS];
@@ -158,7 +160,6 @@ START_TEST(all_scores_within_bounds)
     }
     ck_assert_msg(tried > 10000 && admissible > 1000 && certified > 1000, "%d, %d, %d", tried, admissible, certified);
 }
-END_TEST
 
 /* Goal:  twins have one score, so the lower of them comes first, whatever the bounds; certified accordingly.
  * Given: 600 cases as above with ties to the lowest id; scores of 0 and 2, seldom more, bounds of 0 and 2 (equal for
@@ -166,7 +167,7 @@ END_TEST
  * Claim: as above, against all scores within the bounds, in steps of 1, in which twins are equal.
  * Seen to fail with the code as it was (twins moved one up and one down); with twins that agree in score alone; with
  * two pairs of twins compared pair by pair; with ids on the line left out; with certified as it was. */
-START_TEST(twins)
+TEST(twins)
 {
     char possible[SETS];
     int64_t want[IDS], got[IDS];
@@ -206,12 +207,11 @@ START_TEST(twins)
     }
     ck_assert_msg(refused > 300 && certified > 30 && admissible > 300, "%d %d %d", refused, certified, admissible);
 }
-END_TEST
 
 /* Goal:  what is said of twins in the wrong order.
  * Given: 2 for 1, of one score and one bias, known up to 0.5; with another bias for 2 the set is admissible.
  * Seen to fail with the sum of their bounds for the bound, and with "another set". */
-START_TEST(twins_said)
+TEST(twins_said)
 {
     struct trial c = { .score = { 0, 4, 4, 9, 1 }, .bound = { 0.5, 0.5, 0.5, 0.5, 0.5 }, .k = 2, .lowest = 1 };
     const int64_t want[2] = { 1, 3 }, got[2] = { 2, 3 };
@@ -226,13 +226,12 @@ START_TEST(twins_said)
     found = m3_certify(&d);
     ck_assert(found.choice == M3_CHOICE_ADMISSIBLE && found.bound == 1 && !found.certified);
 }
-END_TEST
 
 /* Goal:  the gap is that of the two ids that decide, below 0 where the scores choose otherwise.
  * Given: 1 and 3 chosen of 2, 5, 4, 7, 4.5: of the right set 1 (5) and 4 (4.5) are closest, or 3 (7) if it may be off
  *        by 4.
  * Seen to fail with the bound of one id alone, and with the gap of another pair. */
-START_TEST(gaps)
+TEST(gaps)
 {
     const double score[IDS] = { 2, 5, 4, 7, 4.5 }, bound[IDS] = { 0.25, 0.5, 0.125, 0.25, 0.0625 };
     struct trial c = { .k = 2, .lowest = 1 };
@@ -264,11 +263,10 @@ START_TEST(gaps)
     struct m3_decision d = decision_of(&c, want, cases[4].got);
     ck_assert(m3_certify(&d).certified && m3_certify(&d).choice == M3_CHOICE_INADMISSIBLE);
 }
-END_TEST
 
 /* Goal:  no score that is NaN, and no bound that is none, makes a set admissible or certified; equal sets stay equal.
  * Seen to fail with NaN skipped by the comparison. */
-START_TEST(not_a_number)
+TEST(not_a_number)
 {
     const int64_t want[2] = { 1, 3 }, got[2] = { 1, 2 };
     for (int which = 0; which < 2 * IDS; which++) {
@@ -286,11 +284,10 @@ START_TEST(not_a_number)
         ck_assert(found.choice == M3_CHOICE_IDENTICAL && !found.certified);
     }
 }
-END_TEST
 
 /* Goal:  lists that are no sets of the right size, whatever the scores permit.
  * Seen to fail with counts not compared, and with duplicates not searched. */
-START_TEST(unsound_lists)
+TEST(unsound_lists)
 {
     struct trial c = { .bound = { 9, 9, 9, 9, 9 }, .k = 3, .lowest = 1 };
     const int64_t want[3] = { 1, 3, -1 };
@@ -320,12 +317,11 @@ START_TEST(unsound_lists)
     struct m3_decision d = decision_of(&c, want, cases[0].got);
     ck_assert_str_eq(m3_certify(&d).fault, "id out of range");
 }
-END_TEST
 
 /* Goal:  a set that differs in equal scores of the reference is a tie if scores within the bounds choose it.
  * Given: 2 for 1, of equal scores, by the reference's own scores (bound 0) and by others.
  * Seen to fail with ties taken as admissible, and with the rule for equals left out. */
-START_TEST(ties)
+TEST(ties)
 {
     const double truth[IDS] = { 0, 4, 4, 9, 1 }, other[IDS] = { 0, 4, 5, 9, 1 }, against[IDS] = { 0, 5, 4, 9, 1 };
     const int64_t want[2] = { 1, 3 }, got[2] = { 2, 3 }, both[2] = { 2, 4 };
@@ -350,11 +346,10 @@ START_TEST(ties)
         }
     }
 }
-END_TEST
 
 /* Goal:  a statistical bound makes suspect, a proven one fails; permuted slots fail where they descend by score.
  * Seen to fail with the proven bound not asked, and with slots compared without their bounds. */
-START_TEST(suspects_and_slots)
+TEST(suspects_and_slots)
 {
     struct trial c = { .score = { 1, 5, 4, 2, 0 }, .bound = { 0.25, 0.25, 0.25, 0.25, 0.25 }, .k = 2, .lowest = 1 };
     const double proven[IDS] = { 1.5, 1.5, 1.5, 1.5, 1.5 };
@@ -376,10 +371,9 @@ START_TEST(suspects_and_slots)
     c.bound[1] = 0;
     ck_assert_int_eq(m3_certify(&d).choice, M3_CHOICE_IDENTICAL);
 }
-END_TEST
 
 /* Seen to fail with the rejected left out, and with forced ids counted by their score. */
-START_TEST(margins)
+TEST(margins)
 {
     const double score[IDS] = { 1, 5, -INFINITY, 2, 4.5 };
     unsigned char forced[IDS] = { 0 };
@@ -391,12 +385,11 @@ START_TEST(margins)
     ck_assert(m3_margin_of(&s, own, 2, marks) == 0.5);
     ck_assert(m3_margin_of(&s, own + 1, 1, marks) == INFINITY);
 }
-END_TEST
 
 /* Goal:  without the bias, what the margin rules out is inadmissible, and what it cannot is not.
  * Given: 0 and 1 chosen with a margin of 1; scores moved by `moved`.
  * Seen to fail with the margin given to the rejected, and with ids of one side compared among themselves. */
-START_TEST(margin_alone)
+TEST(margin_alone)
 {
     const int64_t want[2] = { 0, 1 }, same[2] = { 1, 0 }, other[2] = { 0, 3 }, both[2] = { 3, 4 };
     const struct {
@@ -423,11 +416,10 @@ START_TEST(margin_alone)
         if (found.choice <= M3_CHOICE_PERMUTED) ck_assert_int_eq(found.certified, cases[i].certified);
     }
 }
-END_TEST
 
 /* Goal:  ids of the candidate that are no experts change no mark.
  * Given: marks between guards. Seen to fail with every id taken for an expert. */
-START_TEST(margin_of_no_experts)
+TEST(margin_of_no_experts)
 {
     enum { GUARD = 8 };
     const int64_t want[] = { 0, 1 }, got[] = { -3, IDS + 2 };
@@ -437,7 +429,6 @@ START_TEST(margin_of_no_experts)
     m3_choice_by_margin(c.score, c.forced, 1, moved, want, got, 2, IDS, guarded + GUARD);
     for (size_t i = 0; i < sizeof guarded; i++) ck_assert_int_eq(guarded[i], 0);
 }
-END_TEST
 
 /* ---- the rates of a router */
 
@@ -502,7 +493,7 @@ static void make_logits(double *z, double *size, double *walk, float *plain, con
  *        leaves some 25 % of all tokens uncertified.
  * Given: 300 tokens of a router of 128 experts, 4 of them chosen, 6144 products of Gaussian numbers, logits of size 1.
  * Seen to fail with h left out of the scores' bounds, and with a correct candidate judged by its worst case. */
-START_TEST(measured_rates)
+TEST(measured_rates)
 {
     static float w[E * N], x[N], plain[E], rounded[E];
     static double z[E], size[E], walk[E], h[E], score[E], bound[E], bias[E];
@@ -555,27 +546,4 @@ START_TEST(measured_rates)
                uncertified[0] <= 110 && uncertified[1] <= 30 && uncertified[2] <= 5;
     ck_assert_msg(good, found, flips[0], flips[1], inadmissible[0], inadmissible[1], inadmissible[2], uncertified[0],
                   uncertified[1], uncertified[2]);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("certificate");
-    TCase *tests = tcase_create("certificate");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, all_scores_within_bounds);
-    tcase_add_test(tests, twins);
-    tcase_add_test(tests, twins_said);
-    tcase_add_test(tests, gaps);
-    tcase_add_test(tests, not_a_number);
-    tcase_add_test(tests, unsound_lists);
-    tcase_add_test(tests, ties);
-    tcase_add_test(tests, suspects_and_slots);
-    tcase_add_test(tests, margins);
-    tcase_add_test(tests, margin_alone);
-    tcase_add_test(tests, margin_of_no_experts);
-    tcase_add_test(tests, measured_rates);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,6 +9,8 @@
 #include "oracle/error/operators.h"
 #include "oracle/error/recompute.h"
 
+TIMEOUT(120);
+
 static struct m3_error error;
 
 static struct m3_safetensors *opened(const char *name)
@@ -82,7 +84,7 @@ static void same_weight(const char *what, const struct m3_weight *got, const str
  *        positions, mask, grids, hash; the reading.
  * Seen to fail with the dtype not taken over, router biases or modules not known, the matrix's shape for its bias's,
  * all shapes [1], the hash of the ids alone. */
-START_TEST(model_and_case)
+LOOP_TEST(model_and_case, 5)
 {
     begin(_i, _i % 2);
     const struct m3_model *got = m3_companions_model(companions);
@@ -141,7 +143,6 @@ START_TEST(model_and_case)
     ck_assert_int_eq(additive, _i == 3);
     end();
 }
-END_TEST
 
 /* The whole of a tap of the dump, as doubles or ids; rows 0 if the dump does not hold it. */
 static struct m3_known value_of(double **values, int32_t **ids, enum m3_tap tap, int64_t layer)
@@ -177,7 +178,7 @@ static int needs_matrix(const struct m3_node *node)
  *        allowance has steps; a gain of every tap that needs a matrix, that of a linear one the lengths of its rows;
  *        what rounding intermediates costs, of experts and the shared expert alone; margins one for each decision.
  * Seen to fail with the dtype not taken over, one gain for all rows taken for one of each. */
-START_TEST(taps)
+LOOP_TEST(taps, 5)
 {
     begin(_i, _i % 2 == 0);
     const struct m3_semantics *semantics = m3_companions_semantics(companions);
@@ -261,7 +262,6 @@ START_TEST(taps)
     m3_trace_free(traces[1]);
     end();
 }
-END_TEST
 
 /* ---- files that are none */
 
@@ -316,7 +316,7 @@ static void rewrite(const char *path, const struct change *change)
  * Claim: status and text; nothing is left over; the unchanged file is read.
  * Seen to fail with hashes that need not be equal, the shapes of vectors, bounds, `.inside` and margins not checked,
  * steps that are no number. */
-START_TEST(refused)
+TEST(refused)
 {
     static const struct change changes[] = {
         { NULL, NULL, NULL, M3_F64, 0, NULL },
@@ -374,18 +374,4 @@ START_TEST(refused)
     ck_assert_int_eq(m3_companions_load(&none, dump, NULL, &error), M3_BAD_INPUT);
     ck_assert_ptr_null(none);
     end();
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("companions");
-    TCase *test = tcase_create("companions");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, model_and_case, 0, 5);
-    tcase_add_loop_test(test, taps, 0, 5);
-    tcase_add_test(test, refused);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -3,9 +3,11 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Goal:  taps without elements are no pass.
  * Seen to fail with the count of elements not checked. */
-START_TEST(nothing_to_judge)
+TEST(nothing_to_judge)
 {
     const double none[1] = { 0 };
     dump_one(reference_path, "embed", M3_F64, none, 0, 4, -1);
@@ -14,11 +16,10 @@ START_TEST(nothing_to_judge)
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
     ck_assert_int_eq(result.not_judged, 1);
 }
-END_TEST
 
 /* Goal:  a failure outranks what is not comparable, and that outranks a pass.
  * Seen to fail with the two tests of the status exchanged. */
-START_TEST(status_precedence)
+TEST(status_precedence)
 {
     const double x[2] = { 1, 2 }, y[2] = { 1, 3 };
     for (int fail = 0; fail < 2; fail++) {
@@ -37,12 +38,11 @@ START_TEST(status_precedence)
         ck_assert_int_eq(result.judged, 1);
     }
 }
-END_TEST
 
 /* Goal:  stages stand in execution order, layer 9 before 10; the first failure is the divergence; patterns select.
  * Given: taps written in a wrong order, errors in layers.9.out and layers.10.attn_norm.
  * Seen to fail with stages sorted by name, and with the last failure kept. */
-START_TEST(execution_order)
+TEST(execution_order)
 {
     static const char *const names[] = { "logits", "layers.10.attn_norm", "layers.9.out",       "final_norm",
                                          "embed",  "layers.9.mlp",        "layers.2.attn_norm", "fused" };
@@ -70,12 +70,11 @@ START_TEST(execution_order)
     ck_assert_int_eq(result.status, M3_OK);
     ck_assert(result.missing == 0 && result.extra == 0);
 }
-END_TEST
 
 /* Goal:  what only one file holds is counted, and what only the candidate holds makes the run partial; what is no tap
  *        is noted, but companions and rows are not.
  * Seen to fail with ".bound" taken for unknown, and with missing taps counted beyond the patterns. */
-START_TEST(taps_of_one_file)
+TEST(taps_of_one_file)
 {
     const double x[2] = { 1, 2 };
     const int32_t row[1] = { 0 };
@@ -105,12 +104,11 @@ START_TEST(taps_of_one_file)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert(result.missing == 1 && result.extra == 0 && result.verdict == M3_VERDICT_PASS);
 }
-END_TEST
 
 /* Goal:  what a tap looks like is said: log-probabilities for logits, heads exchanged.
  * Claim: log-softmax is x - log(sum of exp(x)), row by row; a wrong shape is not comparable as before.
  * Seen to fail with a hint whenever logits fail: the last case doubles them. */
-START_TEST(hints)
+TEST(hints)
 {
     enum { T = 2, V = 3 };
     const double x[T * V] = { 1, 2, 4, 0.5, 3, -1 };
@@ -133,10 +131,9 @@ START_TEST(hints)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
     ck_assert_ptr_nonnull(strstr(result.findings[0].note, "tokens and heads exchanged"));
 }
-END_TEST
 
 /* Goal:  a long list of missing taps is cut; the count is not. */
-START_TEST(many_missing)
+TEST(many_missing)
 {
     const double x[1] = { 1 };
     struct dump dump;
@@ -153,10 +150,9 @@ START_TEST(many_missing)
     ck_assert_int_eq(result.missing, 20);
     ck_assert(notes_say("candidate: 20: layers.0.mid") && notes_say("layers.7.mid ...") && !notes_say("layers.8.mid"));
 }
-END_TEST
 
 /* Seen to fail with the status of nothing matched set to 0. */
-START_TEST(nothing_in_common)
+TEST(nothing_in_common)
 {
     const double x[1] = { 1 };
     dump_one(reference_path, "embed", M3_F64, x, 1, 1, -1);
@@ -174,7 +170,6 @@ START_TEST(nothing_in_common)
     options.taps = NULL;
     ck_assert_int_eq(judge(), M3_NOT_COMPARABLE);
 }
-END_TEST
 
 static void write_meta(const char *path, const char *key, const char *value)
 {
@@ -188,7 +183,7 @@ static void write_meta(const char *path, const char *key, const char *value)
 
 /* Goal:  dumps of another model or case are compared by force only; an absent hash is noted.
  * Seen to fail with case_sha256 not compared, and with `force` ignored. */
-START_TEST(hashes)
+TEST(hashes)
 {
     const char *const keys[] = { "model_sha256", "case_sha256" };
     for (int i = 0; i < 2; i++) {
@@ -214,10 +209,9 @@ START_TEST(hashes)
         ck_assert(notes_say(keys[i]) && notes_say("missing in the candidate"));
     }
 }
-END_TEST
 
 /* Seen to fail with only the reference's format checked. */
-START_TEST(formats)
+TEST(formats)
 {
     const struct {
         const char *key, *value;
@@ -240,24 +234,4 @@ START_TEST(formats)
     write_meta(candidate_path, "semantics", "{\"pool\":\"lse\"}");
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert(notes_say("semantics differ: got {\"pool\":\"lse\"}, expected {}"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("compare");
-    TCase *tests = tcase_create("compare");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, nothing_to_judge);
-    tcase_add_test(tests, status_precedence);
-    tcase_add_test(tests, execution_order);
-    tcase_add_test(tests, taps_of_one_file);
-    tcase_add_test(tests, many_missing);
-    tcase_add_test(tests, hints);
-    tcase_add_test(tests, nothing_in_common);
-    tcase_add_test(tests, hashes);
-    tcase_add_test(tests, formats);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -90,11 +90,20 @@ static int product_passes(const char *partials)
     return compare_as(partials) == 2 && has("out", "\npartial  1 of 2 stages judged, 1 not judged");
 }
 
+static void make_truth(void)
+{
+    make_folder();
+    ck_assert_int_eq(m3ref("run %s --precision f64 --dump %s --bounds", TINY, in_folder("truth")), 0);
+}
+
+TIMEOUT(120);
+FIXTURE(make_truth, remove_folder);
+
 /* Goal:  a ring of 8 passes where the profile says so, and fails where it does not or says less.
  * Claim: pass with `any` and `ring`; fail without partials; a part added twice is no pass in any of these.
  * Seen to fail with no error added for parts, with 1000 times the error and 10^4 times their variance, with the
  * mistake left unplanted. */
-START_TEST(ring)
+TEST(ring)
 {
     write_candidate(-1);
     ck_assert(product_passes(WITH("any")));
@@ -104,23 +113,4 @@ START_TEST(ring)
     ck_assert_int_eq(compare_as(""), 1);
     ck_assert(!product_passes(WITH("any")) && (has("out", "\nsuspect  ") || has("out", "\nfail  ")));
     ck_assert(!product_passes(WITH("ring")) && (has("out", "\nsuspect  ") || has("out", "\nfail  ")));
-}
-END_TEST
-
-static void make_truth(void)
-{
-    make_folder();
-    ck_assert_int_eq(m3ref("run %s --precision f64 --dump %s --bounds", TINY, in_folder("truth")), 0);
-}
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("compare_partials");
-    TCase *test = tcase_create("compare_partials");
-    tcase_set_timeout(test, 120);
-    tcase_add_checked_fixture(test, make_truth, remove_folder);
-    tcase_add_test(test, ring);
-    suite_add_tcase(suite, test);
-    return suite;
 }

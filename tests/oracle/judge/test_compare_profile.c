@@ -31,10 +31,12 @@ static void teardown(void)
     dumps_teardown();
 }
 
+FIXTURE(dumps_setup, teardown);
+
 /* Goal:  under bf16 a tap is allowed 4 f32_max 2^16, one rounding of 2^-8, and 1e-7.
  * Given: f32_max 2^-20: 2^-2 + 2^-8 + 1e-7 of the largest, 4; f32_rel_l2 2^-20 too, which nothing here reaches.
  * Seen to fail with 2^-9 for the rounding, and with 2^15 for 2^16. */
-START_TEST(stretched)
+TEST(stretched)
 {
     const double want[6] = { 4, -2, 0, 0.5, 4, 1 }, allowed = 4 * (0x1p-2 + 0x1p-8 + 1e-7);
     const double factor[] = { 1 - 1e-9, 1 + 1e-9 };
@@ -52,11 +54,10 @@ START_TEST(stretched)
         under("bf16");
     }
 }
-END_TEST
 
 /* Goal:  where zeros would pass nothing is judged, but NaN fails.
  * Seen to fail with NaN not judged as well. */
-START_TEST(too_wide)
+TEST(too_wide)
 {
     const double want[4] = { 1, -2, 4, 3 }, got[4] = { 1, -2, 4, 3 }, nan[4] = { 1, -2, NAN, 3 };
     under("fp8");
@@ -67,11 +68,10 @@ START_TEST(too_wide)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
     ck_assert_int_eq(result.status, M3_WRONG);
 }
-END_TEST
 
 /* Goal:  what a profile calls exact is the reference rounded once to what it stores, and nothing else.
  * Seen to fail with the reference not rounded, and with 1e-3 allowed. */
-START_TEST(exact)
+TEST(exact)
 {
     const double want[4] = { 1, 1 + 0x1p-9, 3, 0.1 };
     const double bf16[4] = { 1, 1, 3, 0x1.9ap-4 }, next[4] = { 1, 1, 3, 0x1.9cp-4 };
@@ -86,12 +86,11 @@ START_TEST(exact)
     write_pair("embed", want, f32, 2, 2, "1", "1");
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
 }
-END_TEST
 
 /* Goal:  a candidate declared F32 whose values are all numbers of bf16, though the reference's are not, fails under
  *        fp32 even within what it is allowed; with 63 values nothing is said; under bf16 it passes.
  * Seen to fail with the grid not checked. */
-START_TEST(grid)
+TEST(grid)
 {
     float got[64];
     double want[64];
@@ -114,7 +113,6 @@ START_TEST(grid)
         ck_assert_int_eq(stage->tiers.tiers, kind == 0 ? M3_TIER_GRID : 0);
     }
 }
-END_TEST
 
 enum { ROWS = 4, H = 2, K = 2 };
 
@@ -140,7 +138,7 @@ static void write_flip(const char *path, int row, double off, int with_nan)
 /* Goal:  the row of another choice, and those after it, are left out of later layers and counted; the layer's own taps
  *        before the choice are not; NaN in a row that is left out still fails; where no row is left nothing is judged.
  * Seen to fail with taint not asked, with rows after it judged, and with NaN searched in judged rows alone. */
-START_TEST(follows_from_other_choices)
+TEST(follows_from_other_choices)
 {
     write_flip(reference_path, -1, 0, 0);
     write_flip(candidate_path, 2, 0.5, 0);
@@ -160,13 +158,12 @@ START_TEST(follows_from_other_choices)
     ck_assert(result.findings[2].verdict == M3_VERDICT_NOT_JUDGED && result.findings[2].rows_left_out == ROWS);
     ck_assert(result.not_judged == 1 && result.failed == 1);
 }
-END_TEST
 
 /* Goal:  pixels are the case's, not computed: under bf16 they may be off by one rounding of the dump, also where bounds
  *        judge and the reference states no error for them.
  * Claim: 2^-8 of the largest pixel passes, 2^-6 fails.
  * Seen to fail with pixels left unjudged beside a reference with companions. */
-START_TEST(pixels)
+TEST(pixels)
 {
     static const double off[] = { 0x1p-9, 0x1p-6 };
     const double bound[2] = { 1, 1 };
@@ -183,7 +180,6 @@ START_TEST(pixels)
         ck_assert_int_eq(judge_one()->verdict, i == 0 ? M3_VERDICT_PASS : M3_VERDICT_FAIL);
     }
 }
-END_TEST
 
 /* One row whose two best blocks change places by 1e-7 in the candidate's scores, and taps that follow. */
 static void write_swapped_blocks(const char *path, int swapped, int later)
@@ -203,7 +199,7 @@ static void write_swapped_blocks(const char *path, int swapped, int later)
  *        makes the run partial where no float of its layer was.
  * Given: block scores that let block 1 stand for block 0, and taps of the layer and of the next that differ.
  * Seen to fail with all such stages excused, and with none. */
-START_TEST(nothing_left_after_other_choices)
+TEST(nothing_left_after_other_choices)
 {
     for (int later = 0; later < 2; later++) {
         write_swapped_blocks(reference_path, 0, later);
@@ -215,7 +211,6 @@ START_TEST(nothing_left_after_other_choices)
         ck_assert_int_eq(result.verdict, later ? M3_VERDICT_PARTIAL : M3_VERDICT_PASS);
     }
 }
-END_TEST
 
 /* ---- ranks: four runs at 1, 2, 3 and 4 units of relative L2 */
 
@@ -253,7 +248,7 @@ static const char *const mid[] = { "layers.0.mid" };
  * Claim: between runs 2 and 3 percentile 50, pass; at twice the largest pass; at three times suspect; where
  *        that error fails it fails, with the percentile beside it.
  * Seen to fail with the largest for twice the largest, with suspect over fail, and with suspects not counted. */
-START_TEST(ranked)
+TEST(ranked)
 {
     under("fp32");
     among(mid, 1, "", 1);
@@ -280,12 +275,11 @@ START_TEST(ranked)
     stage = judge_at(mid[0], NAN, "1");
     ck_assert(stage->verdict == M3_VERDICT_FAIL && stage->percentile == 100 && result.status == M3_WRONG);
 }
-END_TEST
 
 /* Goal:  nothing is said where zeros would be within twice the largest, of what is exact, and of taps that the envelope
  *        does not hold; each is noted. What nothing else judges may become suspect, and passes by no rank.
  * Seen to fail with blind taps ranked, with exact ones ranked, and with a pass for what the profile cannot judge. */
-START_TEST(not_ranked)
+TEST(not_ranked)
 {
     under("fp32");
     among(mid, 1, "", 128);             /* the largest is 1/2 */
@@ -311,11 +305,10 @@ START_TEST(not_ranked)
     ck_assert(result.status == M3_SUSPECT && result.not_judged == 0);
     ck_assert_int_eq(result.findings[0].judged_by, M3_BY_ENVELOPE);
 }
-END_TEST
 
 /* Goal:  only whole taps are ranked: distances of the runs are over all rows.
  * Seen to fail with the elements not counted, and with the reference's rows not counted. */
-START_TEST(whole_taps)
+TEST(whole_taps)
 {
     const double values[4] = { 1, 1, 1, 1 };
     const int32_t rows[2] = { 0, 1 };
@@ -334,13 +327,12 @@ START_TEST(whole_taps)
         ck_assert_int_eq(notes_say("not all rows were compared: 1, first layers.0.mid"), kind == 1 || kind == 3);
     }
 }
-END_TEST
 
 /* Goal:  ranks end at the first choice that is not the reference's, or was not compared; slots do not matter.
  * Given: the dumps of follows_from_other_choices, off by 1/2 after a choice: 20 times the largest of the envelope.
  * Seen to fail with differing choices counted as the same, with permuted ones not, and with choices that patterns leave
  * out taken for the same. */
-START_TEST(ranked_up_to_other_choices)
+TEST(ranked_up_to_other_choices)
 {
     static const char *const both[] = { "layers.1.mid", "layers.2.mid" };
     under("fp32");
@@ -375,12 +367,11 @@ START_TEST(ranked_up_to_other_choices)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert(result.findings[0].choices[M3_CHOICE_PERMUTED] == ROWS && result.findings[1].percentile == 0);
 }
-END_TEST
 
 /* Goal:  what people and programs read.
  * Claim: 12 units are 0.0117, the median of the runs 0.00244, the largest 0.00391.
  * Seen to fail with the line left out of the text, of JUnit, and with the median for the largest in JSON. */
-START_TEST(ranks_in_reports)
+TEST(ranks_in_reports)
 {
     static const char line[] = "percentile 100 (median of 1 tap) among 4 legitimate fp32 implementations; farthest "
                                "layers.0.mid: percentile 100, 0.0117 with median 0.00244 and largest 0.00391";
@@ -416,27 +407,4 @@ START_TEST(ranks_in_reports)
     text = printed(m3_report_text, M3_REPORT_SHORT);
     ck_assert(strstr(text, "envelope") == NULL && strstr(text, "legitimate") == NULL);
     free(text);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("compare under profiles");
-    TCase *tests = tcase_create("profile");
-    tcase_add_checked_fixture(tests, dumps_setup, teardown);
-    tcase_add_test(tests, stretched);
-    tcase_add_test(tests, too_wide);
-    tcase_add_test(tests, exact);
-    tcase_add_test(tests, grid);
-    tcase_add_test(tests, follows_from_other_choices);
-    tcase_add_test(tests, nothing_left_after_other_choices);
-    tcase_add_test(tests, pixels);
-    tcase_add_test(tests, ranked);
-    tcase_add_test(tests, not_ranked);
-    tcase_add_test(tests, whole_taps);
-    tcase_add_test(tests, ranked_up_to_other_choices);
-    tcase_add_test(tests, ranks_in_reports);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

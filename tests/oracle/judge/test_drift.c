@@ -3,6 +3,8 @@
 
 #include "oracle/judge/companions/drift.h"
 
+TIMEOUT(60);
+
 /* ---- formulas */
 
 /* Goal:  length, share along x and rest of a drift; what they become.
@@ -10,7 +12,7 @@
  * Claim: as in long double; nothing along x remains across; error and variance by the formula, added; a NaN is told.
  * Seen to fail with 0 / 0 for x = 0, a root of less than 0, 1 for 1.5, the bias left in, n not divided by, the last
  * part's n, x c for x dx, = for +=, gain for its square, a NaN of dx not told. */
-START_TEST(formulas)
+TEST(formulas)
 {
     uint64_t state = 4700;
     for (int n = 1; n <= 40; n += 3) {
@@ -63,7 +65,6 @@ START_TEST(formulas)
         }
     }
 }
-END_TEST
 
 /* ---- one matrix */
 
@@ -72,7 +73,7 @@ END_TEST
  * Claim: never beyond the error; along row i output i reaches 0.999 of it; over 200 drifts the mean square is the
  *        variance within 15 %, with random drifts and with such along x.
  * Seen to fail without the part along x, with what is across for the length, the bias left in, n not divided by. */
-START_TEST(matrix)
+TEST(matrix)
 {
     enum { N = 50, OUT = 60, DRIFTS = 200 };
     uint64_t state = 4710;
@@ -110,7 +111,6 @@ START_TEST(matrix)
         ck_assert_msg(kind == 2 || fabs(squares - 1) <= 0.15, "kind %d: mean square %g", kind, squares);
     }
 }
-END_TEST
 
 /* ---- chains: x := w1 x + b, normalised, then w2 act(w3 x, w4 x), three times; the candidate's own arithmetic */
 
@@ -252,7 +252,7 @@ static struct m3_tier_result judge(const struct side *ref, const struct side *go
  * Claim: correct: no tier objects, mean d^2 / sigma^2 from 0.3 to 1.5, in the last layer above 3 without the drift; a
  *        defect: not passed at its tap, passed at every other.
  * Seen to fail with n not divided by, x c for x dx, gain for its square. */
-START_TEST(chains)
+TEST(chains)
 {
     uint64_t state = 4720;
     for (int c = 0; c < 12; c++) {
@@ -296,18 +296,4 @@ START_TEST(chains)
             for (int t = 0; t < T && !is_mlp; t++) normalise(ref.x + t * N, 0), normalise(got.x + t * N, 1);
         }
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("drift");
-    TCase *test = tcase_create("drift");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, formulas);
-    tcase_add_test(test, matrix);
-    tcase_add_test(test, chains);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -5,6 +5,8 @@
 
 #include "oracle/judge/logits.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 enum { T = 3, V = 4, PADDED = 6 };
 
 static const double truth[T * V] = { 1, 2, 4, 0.5, 3, -1, 0.25, 2, -2, 1, 5, 0.75 };
@@ -29,7 +31,7 @@ static void with_rows(const char *path, const double *logits, int64_t rows, int6
  * Claim: 0, 1e30 and NaN in the padding pass; the next token is not one of the padding; one wrong number fails.
  * Seen to fail with the copy taken row by row from consecutive places (padding among the vocabulary), with the note
  * left out. */
-START_TEST(padded)
+TEST(padded)
 {
     const double paddings[] = { 0, 1e30, NAN };
     double wide[T * PADDED];
@@ -48,13 +50,12 @@ START_TEST(padded)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
     ck_assert(result.findings[0].index[0] == 1 && result.findings[0].index[1] == 3);
 }
-END_TEST
 
 /* Goal:  [V] is the last row of the case.
  * Claim: the last row passes, and is row T - 1; the first row fails there; `rows` with one number says which row it
  *        is; with several, the last of them must be the case's last.
  * Seen to fail with row 0 taken, with the dump's `rows` ignored. */
-START_TEST(vector)
+TEST(vector)
 {
     const int32_t middle[] = { 1 }, first_two[] = { 0, 1 }, last_two[] = { 0, 2 };
     dump_one(reference_path, "logits", M3_F64, truth, T, V, -1);
@@ -74,12 +75,11 @@ START_TEST(vector)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
     ck_assert_ptr_nonnull(strstr(result.findings[0].note, "`rows` has other rows than the last"));
 }
-END_TEST
 
 /* Goal:  where it is not certain what a vector is, it is refused with the reason.
  * Claim: V rows of V numbers; a reference with some rows only; another length is no vector of logits.
  * Seen to fail with V = T accepted, with the reference's own last row taken. */
-START_TEST(ambiguous)
+TEST(ambiguous)
 {
     const int32_t some[] = { 0, 1, 5 };
     dump_one(reference_path, "logits", M3_F64, truth, T, 3, -1);
@@ -96,18 +96,4 @@ START_TEST(ambiguous)
     dump_one(candidate_path, "final_norm", M3_F64, truth, V, -1, -1);
     dump_one(reference_path, "final_norm", M3_F64, truth, T, V, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("logits");
-    TCase *tests = tcase_create("logits");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, padded);
-    tcase_add_test(tests, vector);
-    tcase_add_test(tests, ambiguous);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

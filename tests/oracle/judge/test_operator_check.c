@@ -142,6 +142,9 @@ static void remove_runs(void)
     remove_folder();
 }
 
+TIMEOUT(120);
+FIXTURE_ONCE(make_runs, remove_runs);
+
 static int compare_with(const char *options)
 {
     return m3ref("compare %s %s --json %s", in_folder("truth"), in_folder("candidate"), options);
@@ -149,7 +152,7 @@ static int compare_with(const char *options)
 
 /* Goal:  a correct float run passes, its operators judged by bounds; companions in a file of their own say the same.
  * Seen to fail with the reference's companions not searched. */
-START_TEST(honest)
+TEST(honest)
 {
     rewrite(in_folder("float"), in_folder("candidate"), NULL, NULL, NULL);
     ck_assert_int_eq(compare_with(""), 0);
@@ -169,14 +172,13 @@ START_TEST(honest)
     ck_assert_int_eq(m3ref("compare %s %s --json", in_folder("plain"), in_folder("candidate")), 0);
     ck_assert(says("layers.2.q_proj", "judged_by", "fp32 errors of the reference"));
 }
-END_TEST
 
 /* Goal:  a mistake is found at its operator, and nowhere else but where the changed tap no longer fits what was made of
  *        it; what is after those is inherited, not blamed.
  * Given: taps of operators with and without weights, off by a factor of 1.001 or in one element by 1 %.
  * Claim: the first divergence; what reads the tap without weights fails too, and another tap passes.
  * Seen to fail with nothing recomputed, with drift not measured, with 1000 times the steps. */
-START_TEST(local)
+LOOP_TEST(local, 7)
 {
     static const struct {
         const char *tap, *reader, *after;
@@ -198,12 +200,11 @@ START_TEST(local)
     ck_assert(says(cases[_i].after, "verdict", "pass"));
     ck_assert_int_le(count_of("failed"), 6);
 }
-END_TEST
 
 /* Goal:  NaN fails, measured drift or not; values of a coarser format fail under fp32.
  * Seen to fail with NaN within what is allowed, in the tiers and where they replace what was measured (either alone is
  * caught by the other), with 10^6 times the steps and a coarser grid suspect alone (likewise), without `precision`. */
-START_TEST(never_hidden)
+TEST(never_hidden)
 {
     rewrite(in_folder("float"), in_folder("candidate"), "layers.1.q_proj", one_nan, NULL);
     ck_assert_int_eq(compare_with(""), 1);
@@ -214,12 +215,11 @@ START_TEST(never_hidden)
     ck_assert(says(NULL, "first_divergence", "layers.2.attn"));
     ck_assert(says("layers.2.attn", "precision", "fp32 accumulation, stored in bf16"));
 }
-END_TEST
 
 /* Goal:  what no bound forbids but is improbable is suspect: exit status 2, and the first divergence if nothing fails.
  * Given: logits off by 2^-17 of themselves: 57 % of what is possible, mean d^2 / sigma^2 of 60.
  * Seen to fail with every tier failing, with suspects left out of the status, and out of the first divergence. */
-START_TEST(suspect)
+TEST(suspect)
 {
     rewrite(in_folder("float"), in_folder("candidate"), "logits", nudge, NULL);
     ck_assert_int_eq(compare_with(""), 2);
@@ -232,7 +232,6 @@ START_TEST(suspect)
     ck_assert(has("out", "1 suspect") && has("out", "\nsuspect  "));
     ck_assert(has("xml", "failures=\"1\"") && has("xml", "<failure type=\"suspect\""));
 }
-END_TEST
 
 /* ---- a profile that rounds intermediates of experts */
 
@@ -288,7 +287,7 @@ static void make_bf16(const char *to, const char *id)
  *        where it states none, under a coarser profile, nobody does, but NaN fails.
  * Seen to fail with all such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it.
  */
-START_TEST(inputs_that_are_missing)
+TEST(inputs_that_are_missing)
 {
     rewrite(in_folder("float"), in_folder("candidate"), NULL, NULL, "layers.1.attn_norm");
     ck_assert_int_eq(compare_with(""), 0);
@@ -305,7 +304,6 @@ START_TEST(inputs_that_are_missing)
     ck_assert_int_eq(compare_with("--profile bf16"), 1);
     ck_assert(says("layers.1.q_proj", "verdict", "fail"));
 }
-END_TEST
 
 static const char *const rounded[] = { "layers.2.moe.expert_out", "layers.2.moe.shared",     "layers.3.moe.expert_out",
                                        "layers.3.moe.shared",     "layers.4.moe.expert_out", "layers.4.moe.shared" };
@@ -318,7 +316,7 @@ enum { ROUNDED = sizeof rounded / sizeof *rounded };
  *        intermediates costs they are not judged, nor is their sum where they are not in the candidate.
  * Given: companions with `.inside`, without one of the two; a candidate without outputs of experts.
  * Seen to fail with such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it. */
-START_TEST(rounded_intermediates)
+TEST(rounded_intermediates)
 {
     make_bf16(in_folder("candidate"), NULL);
     ck_assert_int_eq(compare_with("--profile bf16"), 0);
@@ -341,11 +339,10 @@ START_TEST(rounded_intermediates)
     ck_assert(says("layers.2.moe.shared", "judged_by", BY_DRIFT));
     ck_assert_int_eq(count_of("not_judged"), 3);
 }
-END_TEST
 
 /* Goal:  mistakes in experts and what is around them show under bf16 where they are made, a third of them in each slice.
  * Seen to fail with `.inside` 100 times as large, for the three in experts. */
-START_TEST(mistakes_under_bf16)
+LOOP_TEST(mistakes_under_bf16, 9)
 {
     static const char *const mistakes[][2] = {
         { "act.params_dropped", "layers.2.moe.expert_out" },
@@ -364,13 +361,12 @@ START_TEST(mistakes_under_bf16)
     ck_assert(says(NULL, "first_divergence", mistakes[_i][1]));
     ck_assert(says(mistakes[_i][1], "verdict", "fail"));
 }
-END_TEST
 
 /* Goal:  errors of taps that were not compared excuse nothing.
  * Given: a run of another reading; a few taps asked for, or a reference that holds a few.
  * Claim: it fails as without companions, whatever the candidate's other taps would explain.
  * Seen to fail with operands taken from all of the candidate. */
-START_TEST(nothing_compared_excuses_nothing)
+TEST(nothing_compared_excuses_nothing)
 {
     static const char *const taps[] = { "*.out", "final_norm", "*norm*", "layers.4.*proj" };
     ck_assert_int_eq(m3ref("run %s --set selection=shared --dump %s", TINY, in_folder("candidate")), 0);
@@ -383,7 +379,6 @@ START_TEST(nothing_compared_excuses_nothing)
         ck_assert_msg(m3ref("compare %s %s", in_folder("few"), in_folder("candidate")) == 1, "%s", taps[i]);
     }
 }
-END_TEST
 
 static void twice_but_first(float *x, int64_t n)
 {
@@ -429,7 +424,7 @@ static void some_rows(const char *to, const int32_t *rows, int64_t count, const 
  * Claim: exit status 1 at that tap; correct rows pass beside the truth and beside the golden.
  * Seen to fail with the other rows judged by nobody; with the largest value of the rows at hand for that of the whole
  * tap. */
-START_TEST(some_rows_alone)
+TEST(some_rows_alone)
 {
     static const int32_t rows[] = { 0, 10, 20, 30, 40, 50, 66 }, single[] = { 0, 2, 40 };
     static const char *const taps[] = { "layers.3.attn", "layers.2.attn_lse", "layers.4.index.block_scores" };
@@ -446,7 +441,6 @@ START_TEST(some_rows_alone)
         ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("candidate")), 0);
     }
 }
-END_TEST
 
 static void huge(float *x, int64_t n)
 {
@@ -462,7 +456,7 @@ static void nan_bound(float *x, int64_t n)
 
 /* Goal:  numbers as large as floats go, and bounds that are none, have an exit status.
  * Seen to fail with the status of m3_verdict_of dropped: no reason was printed, at a NULL. */
-START_TEST(no_numbers)
+TEST(no_numbers)
 {
     rewrite(in_folder("float"), in_folder("candidate"), "layers.0.q_rope", huge, NULL);
     ck_assert_int_eq(compare_with(""), 1);
@@ -471,26 +465,4 @@ START_TEST(no_numbers)
     rewrite(in_folder("truth"), in_folder("few"), "layers.1.q_proj.bound", nan_bound, NULL);
     ck_assert_int_eq(m3ref("compare %s %s", in_folder("few"), in_folder("float")), 65);
     ck_assert(has("err", "layers.1.q_proj.bound: element 0: got nan, expected a number of at least 0"));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("operator_check");
-    TCase *tests = tcase_create("operator_check");
-    tcase_set_timeout(tests, 120);
-    tcase_add_unchecked_fixture(tests, make_runs, remove_runs);
-    tcase_add_test(tests, honest);
-    tcase_add_loop_test(tests, local, 0, 7);
-    tcase_add_test(tests, never_hidden);
-    tcase_add_test(tests, suspect);
-    tcase_add_test(tests, inputs_that_are_missing);
-    tcase_add_test(tests, rounded_intermediates);
-    tcase_add_loop_test(tests, mistakes_under_bf16, 0, 9);
-    tcase_add_test(tests, nothing_compared_excuses_nothing);
-    tcase_add_test(tests, some_rows_alone);
-    tcase_add_test(tests, no_numbers);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

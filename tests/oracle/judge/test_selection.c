@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 #define BLOCKS "layers.3.index.blocks"
 #define SCORES "layers.3.index.block_scores"
 #define EXPERTS "layers.3.moe.experts"
@@ -41,7 +43,7 @@ static const struct m3_finding *judge_blocks(const int32_t *want, const double *
  * Given: the reference chose 0, 3, 5 of at most N = 4.
  * Seen to fail with the sort left out (permuted is another set), with duplicates not searched (0 3 3 5 against 0 3 5
  * and 3 4 5 5), and with -1 taken for an id. */
-START_TEST(kinds_of_sets)
+TEST(kinds_of_sets)
 {
     const int32_t want[N] = { 0, 3, 5, -1 };
     const struct {
@@ -75,10 +77,9 @@ START_TEST(kinds_of_sets)
         }
     }
 }
-END_TEST
 
 /* Seen to fail with <= for < at the limit. */
-START_TEST(ids_beyond_the_scores)
+TEST(ids_beyond_the_scores)
 {
     const double scores[B] = { 1, 2, 3, 4, 5, 6, 7 };
     const int32_t want[N] = { 3, 4, 5, 6 }, got[N] = { 4, 5, 6, 7 };
@@ -86,14 +87,13 @@ START_TEST(ids_beyond_the_scores)
     ck_assert_str_eq(judge_blocks(want, NULL, got, scores)->note, "id out of range");
     ck_assert_str_eq(judge_blocks(want, NULL, got, NULL)->note, "wrong count");       /* 7 comes after the row */
 }
-END_TEST
 
 /* Goal:  what attention never sees does not matter: blocks after the row's own, and blocks that a mask hides. What it
  *        sees must still be there.
  * Given: the reference chose 0, 3, 5 of at most N = 4; 5 is the row's own block. Block 1 has no key that the row sees.
  * Seen to fail with nothing dropped, with every id after the first unseen one dropped, with ids beyond the scores
  * dropped, and with blocks dropped that the reference chose. */
-START_TEST(blocks_that_the_row_does_not_see)
+TEST(blocks_that_the_row_does_not_see)
 {
     const double scores[B] = { 3, -INFINITY, 1, 4, 2, -INFINITY, -INFINITY };
     const int32_t want[N] = { 0, 3, 5, -1 };
@@ -118,12 +118,11 @@ START_TEST(blocks_that_the_row_does_not_see)
         if (cases[i].note) ck_assert_str_eq(stage->note, cases[i].note);
     }
 }
-END_TEST
 
 /* Goal:  sets of another size than the reference's are wrong, and named; other padding alone is not comparable.
  * Given: one decision of three blocks; one that keeps a block more; the same three without the padding.
  * Seen to fail with every other width not comparable, and with every other width wrong. */
-START_TEST(another_number)
+TEST(another_number)
 {
     static const int32_t want[N] = { 0, 3, 5, -1 }, more[N + 1] = { 0, 2, 3, 5, -1 };
     write_blocks(reference_path, want, NULL);
@@ -134,14 +133,13 @@ START_TEST(another_number)
     dump_one(candidate_path, BLOCKS, M3_I32, want, 1, 1, N - 1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
 }
-END_TEST
 
 /* Goal:  equal scores go to the lower id; another choice needs scores that choose it: the candidate's own, or the
  *        reference's where the candidate has none and they may be off.
  * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least
  * score. Seen to fail with: ties never allowed; always allowed; own scores not used; the own block not exempt;
  * equality of the reference's scores not used. */
-START_TEST(ties)
+TEST(ties)
 {
     const double scores[B] = { 1, 4, 4, 2, 8, 9, 0.5 };
     const double for_2[B] = { 1, 4, 4.0000005, 2, 8, 9, 0.5 }, for_1[B] = { 1, 4.0000005, 4, 2, 8, 9, 0.5 };
@@ -176,12 +174,11 @@ START_TEST(ties)
     const int32_t without_6[N] = { 1, 2, 4, 5 };
     ck_assert_int_eq(judge_blocks(want, own_ties, without_6, drops_own)->choice, M3_CHOICE_INADMISSIBLE);
 }
-END_TEST
 
 /* Goal:  of two pairs, both must be tied.
  * Given: 1, 2, 3 score 4 and the reference chose 1, 2: to take 3 for 1 is a tie, to take 0 and 3 for 1 and 2 is not,
  *        and is the candidate's own choice. */
-START_TEST(ties_of_several)
+TEST(ties_of_several)
 {
     const double scores[B] = { 1, 4, 4, 4, 8, 0.5, 0.25 }, own[B] = { 1, 4, 4.5, 9, 8, 0.5, 0.25 };
     const double own_two[B] = { 9, 4, 4.5, 9, 8, 0.5, 0.25 };
@@ -190,12 +187,11 @@ START_TEST(ties_of_several)
     ck_assert_int_eq(judge_blocks(want, scores, two, own)->choice, M3_CHOICE_INADMISSIBLE);
     ck_assert_int_eq(judge_blocks(want, scores, two, own_two)->choice, M3_CHOICE_ADMISSIBLE);
 }
-END_TEST
 
 /* Goal:  decisions are counted one by one, by row and group; the first of the worst kind is named by its row's number.
  * Given: reference rows 2, 5, 9 of [3,2,2]; row 5 group 0 permuted, row 9 group 0 and 1 wrong.
  * Seen to fail with group and row exchanged, with the last decision kept, and with I64 read as I32. */
-START_TEST(decisions)
+TEST(decisions)
 {
     const int32_t want[12] = { 0, 1, 0, 1, 3, 4, 0, 4, 3, 7, 6, 7 }, rows[3] = { 2, 5, 9 };
     int64_t got[40];
@@ -218,11 +214,10 @@ START_TEST(decisions)
     ck_assert(stage->rank == 2 && stage->index[0] == 9 && stage->index[1] == 0);
     ck_assert(stage->want == 7 && stage->got == 8);
 }
-END_TEST
 
 /* Goal:  a reference that is no selection judges nothing, even if the candidate equals it.
  * Seen to fail with equality tested first. */
-START_TEST(broken_reference)
+TEST(broken_reference)
 {
     const int32_t bad[][N] = { { 1, 1, 2, 3 }, { 1, 2, 3, -2 }, { 4, 5, 6, 7 } };
     const double scores[B] = { 0 };
@@ -231,10 +226,9 @@ START_TEST(broken_reference)
         ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
     }
 }
-END_TEST
 
 /* Seen to fail with the rank not checked, and with any dtype taken. */
-START_TEST(shapes_of_selections)
+TEST(shapes_of_selections)
 {
     const int32_t ids[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     const float floats[8] = { 0 };
@@ -263,7 +257,6 @@ START_TEST(shapes_of_selections)
     dump_one(candidate_path, BLOCKS, M3_I32, ids, 2, 4, 0);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_JUDGED);
 }
-END_TEST
 
 enum { T = 2, K = 3, H = 2, E = 5 };
 
@@ -294,7 +287,7 @@ static const int32_t chosen[T * K] = { 4, 0, 2, 1, 3, 0 };
  * Given: row 0 in the same slots, row 1 in others; then an error for expert 3, in slot 1 of the reference and 0 of the
  *        candidate.
  * Seen to fail with slots not aligned, and with the candidate's slot reported. */
-START_TEST(permuted_experts)
+TEST(permuted_experts)
 {
     const int32_t permuted[T * K] = { 4, 0, 2, 3, 0, 1 };
     write_experts(reference_path, chosen, chosen, -1, 0);
@@ -315,12 +308,11 @@ START_TEST(permuted_experts)
     ck_assert(outputs->violations == 1 && outputs->index[1] == 1 && outputs->index[2] == 1);
     ck_assert(outputs->want == -25 && outputs->got == -24.5);
 }
-END_TEST
 
 /* Goal:  where sets differ, the outputs of common experts are compared and no other; the row's weights are not.
  * Given: row 1 has 1 3 0 against 3 2 1: common 1 and 3, whose values agree; then an error for 1.
  * Seen to fail with slots of other experts compared as they stand. */
-START_TEST(experts_that_differ)
+TEST(experts_that_differ)
 {
     const int32_t other[T * K] = { 4, 0, 2, 3, 2, 1 };
     write_experts(reference_path, chosen, chosen, -1, 0);
@@ -338,10 +330,9 @@ START_TEST(experts_that_differ)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.failed, 2);
 }
-END_TEST
 
 /* Goal:  rows without a common expert leave nothing to judge, which is no pass. */
-START_TEST(no_common_expert)
+TEST(no_common_expert)
 {
     const int32_t want[K] = { 0, 1, 2 }, got[K] = { 3, 4, 5 };
     const double weights[K] = { 0.5, 0.25, 0.25 };
@@ -357,12 +348,11 @@ START_TEST(no_common_expert)
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_JUDGED);
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
 }
-END_TEST
 
 /* Goal:  an expert list has no padding, and its ids end at E; without ids on both sides slots are compared as they
  *        stand.
  * Seen to fail with -1 taken for padding, and with the last expert refused. */
-START_TEST(expert_ids)
+TEST(expert_ids)
 {
     const int32_t padded[T * K] = { 4, 0, 2, 1, 3, -1 }, beyond[T * K] = { 4, 0, 2, 1, 3, 5 };
     const int32_t permuted[T * K] = { 4, 0, 2, 3, 0, 1 };
@@ -380,10 +370,9 @@ START_TEST(expert_ids)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.failed, 2);
 }
-END_TEST
 
 /* Seen to fail without the check: the ids of another shape are read beyond their end. */
-START_TEST(ids_that_do_not_fit_the_slots)
+TEST(ids_that_do_not_fit_the_slots)
 {
     const int32_t ids[4] = { 0, 1, 2, 3 };
     const double weights[6] = { 0.5, 0.25, 0.25, 1, 1, 1 };
@@ -399,29 +388,4 @@ START_TEST(ids_that_do_not_fit_the_slots)
     ck_assert_int_eq(stage_named(WEIGHTS)->verdict, M3_VERDICT_NOT_COMPARABLE);
     ck_assert_int_eq(stage_named(EXPERTS)->verdict, M3_VERDICT_PASS);
     ck_assert_int_eq(result.status, M3_NOT_COMPARABLE);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("selection");
-    TCase *tests = tcase_create("selection");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, kinds_of_sets);
-    tcase_add_test(tests, another_number);
-    tcase_add_test(tests, ids_beyond_the_scores);
-    tcase_add_test(tests, blocks_that_the_row_does_not_see);
-    tcase_add_test(tests, ties);
-    tcase_add_test(tests, ties_of_several);
-    tcase_add_test(tests, decisions);
-    tcase_add_test(tests, broken_reference);
-    tcase_add_test(tests, shapes_of_selections);
-    tcase_add_test(tests, permuted_experts);
-    tcase_add_test(tests, experts_that_differ);
-    tcase_add_test(tests, no_common_expert);
-    tcase_add_test(tests, expert_ids);
-    tcase_add_test(tests, ids_that_do_not_fit_the_slots);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

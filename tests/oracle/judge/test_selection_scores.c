@@ -7,6 +7,8 @@
 #include "oracle/judge/judge.h"
 #include "oracle/report/ledger.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 #define BLOCKS "layers.3.index.blocks"
 #define BLOCK_SCORES "layers.3.index.block_scores"
 #define EXPERTS "layers.3.moe.experts"
@@ -54,7 +56,7 @@ static const int32_t want_ids[K] = { 0, 1 };
  * Given: choices 0.75, 0.7; then 0.65 of expert 5. The candidate takes 5 for 1: with scores of its own that give 5
  *        0.71, with the reference's scores, and because it left the bias out.
  * Seen to fail with the bias left out, and with the reference's scores in place of the candidate's. */
-START_TEST(own_scores)
+TEST(own_scores)
 {
     const double for_5[E] = { 0.5, 0.7, 0.6, 0.1, 0.2, 0.96 };
     const int32_t took_5[K] = { 0, 5 }, no_bias[K] = { 5, 1 };
@@ -77,12 +79,11 @@ START_TEST(own_scores)
     ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = want_ids, .scores = for_5 })->choice,
                      M3_CHOICE_IDENTICAL);
 }
-END_TEST
 
 /* Goal:  roundings after the scores, u |s + bias|, and after logits 6 u s more: what they can close is admissible.
  * Given: scores whose choices differ by 0.7 and by 1.3 of the bound, from scores and from logits.
  * Seen to fail with the bound halved, and with the roundings of the sigmoid left out. */
-START_TEST(roundings)
+TEST(roundings)
 {
     const int32_t took_2[K] = { 0, 2 };
     const float none[E] = { 0 };
@@ -100,13 +101,12 @@ START_TEST(roundings)
         }
     }
 }
-END_TEST
 
 /* Goal:  without scores of the candidate, the reference's, off by what their tap is allowed.
  * Given: f32_max 1e-2: each of two scores off by (4e-2 + 1e-7) 0.9 = 0.036, which closes 0.05 and not 0.1; then nothing
  *        stated, 1e-5, which closes neither.
  * Seen to fail with the allowance taken as absolute. */
-START_TEST(reference_scores)
+TEST(reference_scores)
 {
     const int32_t took_5[K] = { 0, 5 }, took_2[K] = { 0, 2 };
     const struct side stated = { .ids = want_ids, .scores = want_scores, .bias = bias, .f32_max = "1e-2" };
@@ -120,12 +120,11 @@ START_TEST(reference_scores)
     ck_assert_int_eq(judge_sides(&unstated, &(struct side){ .ids = took_5 })->choice, M3_CHOICE_INADMISSIBLE);
     ck_assert_int_eq(judge_sides(&unstated, &(struct side){ .ids = want_ids })->certified, 1);
 }
-END_TEST
 
 /* Goal:  without the bias, only the reference's margin: what it rules out fails, what it cannot does not.
  * Given: a margin of 0.05, and a candidate whose score of expert 5 has risen by 0.04 or 0.06.
  * Seen to fail with the margin not read, and with the candidate's scores in place of their change. */
-START_TEST(margin_without_bias)
+TEST(margin_without_bias)
 {
     const double risen_4[E] = { 0.5, 0.7, 0.6, 0.1, 0.2, 0.94 }, risen_6[E] = { 0.5, 0.7, 0.6, 0.1, 0.2, 0.96 };
     const int32_t took_5[K] = { 0, 5 };
@@ -142,7 +141,6 @@ START_TEST(margin_without_bias)
     ck_assert(stage->choice == M3_CHOICE_INADMISSIBLE && stage->scores == NULL && isnan(stage->gap));
     ck_assert_str_eq(stage->note, "another set");
 }
-END_TEST
 
 /* ---- blocks */
 
@@ -168,7 +166,7 @@ static const struct m3_finding *judge_blocks(const int32_t *want, const int32_t 
  * Given: the own block 5, and 4 (local_blocks=2) or 0 (init_blocks=1), of the least scores; groups that share the
  *        greater score of each block. Candidates that agree, and that leave the forced block, or the shared choice.
  * Seen to fail with the semantics not read, and with the first group's scores for all. */
-START_TEST(forced_and_shared)
+TEST(forced_and_shared)
 {
     const double s[2 * B] = { 0, 9, 8, 7, 1, 0.5, 0, 9, 8, 7, 1, 0.5 };
     const int32_t local[2 * N] = { 1, 4, 5, 1, 4, 5 }, initial[2 * N] = { 0, 1, 5, 0, 1, 5 };
@@ -187,12 +185,11 @@ START_TEST(forced_and_shared)
     ck_assert_int_eq(stage->choices[M3_CHOICE_INADMISSIBLE], 2);
     ck_assert_int_eq(judge_blocks(alone, plain, apart, apart, NULL)->choices[M3_CHOICE_INADMISSIBLE], 2);
 }
-END_TEST
 
 /* Goal:  scores by which the reference did not choose judge nothing.
  * Given: as above, without `semantics`: by its scores the reference would have taken 2 for 4.
  * Seen to fail with the reference's set taken on trust. */
-START_TEST(scores_that_do_not_explain)
+TEST(scores_that_do_not_explain)
 {
     const double s[2 * B] = { 0, 9, 8, 7, 1, 0.5, 0, 9, 8, 7, 1, 0.5 };
     const int32_t local[2 * N] = { 1, 4, 5, 1, 4, 5 }, plain[2 * N] = { 1, 2, 5, 1, 2, 5 };
@@ -201,7 +198,6 @@ START_TEST(scores_that_do_not_explain)
         ck_assert(stage->choices[M3_CHOICE_INADMISSIBLE] == 2 && stage->scores == NULL);
     }
 }
-END_TEST
 
 /* ---- scores from elsewhere */
 
@@ -259,7 +255,7 @@ static struct m3_finding judge_by(const struct m3_selection_rules *rules, const 
  *        reference's; then the candidate's own for both.
  * Seen to fail with the reference's scores before those from elsewhere, these before the candidate's, and with taint
  * asked of the dumps' rows in place of row 7. */
-START_TEST(given_scores)
+TEST(given_scores)
 {
     const double s[2 * B] = { 0, 9, 8, 7.5, 1, 0.5, 0, 9, 8, 7.5, 1, 0.5 };
     const int32_t want[2 * N] = { 1, 2, 5, 1, 2, 5 }, got[2 * N] = { 1, 3, 5, 1, 3, 5 }, row = 7;
@@ -304,7 +300,6 @@ START_TEST(given_scores)
     ck_assert_str_eq(stage.scores, "candidate");
     free(stage.flips);
 }
-END_TEST
 
 static struct m3_finding said;
 
@@ -334,7 +329,7 @@ static enum m3_choice under(const char *fields, const struct side *want, const s
  *        rounded, and whether equal scores may go to any id.
  * Given: choices of 1 and 2 that differ by 2^-12, in scores of 0.5; then by nothing.
  * Seen to fail with each of the five left out. */
-START_TEST(profiles)
+TEST(profiles)
 {
     const double scores[E] = { 0.8, 0.5 + 0x1p-12, 0.5, 0.1, 0.2, 0.3 }, even[E] = { 0.8, 0.5, 0.5, 0.1, 0.2, 0.3 };
     const double zero[E] = { 0 };
@@ -366,13 +361,12 @@ START_TEST(profiles)
     ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &flat, &last), M3_CHOICE_INADMISSIBLE);
     ck_assert_int_eq(under(PROFILE("f32", "", "any", ""), &flat, &last), M3_CHOICE_TIE);
 }
-END_TEST
 
 /* Goal:  equal scores with equal biases have equal sums in any arithmetic, so the lower id is taken.
  * Given: expert 2 for 1, both of score 0.5 and bias 0.25; then of score 0.625 and bias 0.125, an equal sum of unequal
  *        terms; then equal terms, but in a dump that was rounded on its own, or known by logits only.
  * Seen to fail with the code as it was: the bound of the addition made the first a tie. */
-START_TEST(bit_equal)
+TEST(bit_equal)
 {
     const double even[E] = { 0.8, 0.5, 0.5, 0.1, 0.2, 0.3 }, apart[E] = { 0.8, 0.5, 0.625, 0.1, 0.2, 0.3 };
     const double level[E] = { 1, 0, 0, -1, -1, -1 };
@@ -396,7 +390,6 @@ START_TEST(bit_equal)
     const struct side want_logits = { .ids = want_ids, .logits = level, .bias = same };
     ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &want_logits, &by_logits), M3_CHOICE_TIE);
 }
-END_TEST
 
 /* ---- the next token */
 
@@ -418,7 +411,7 @@ static const struct m3_finding *judge_logits(const double *want, const double *g
  * Given: row 0 leads by 0.25, row 1 by 2, of largest 8. With f32_max 2^-7 two logits may be off by 0.5 together: row 1
  *        is certified; with 0 both are. Equal logits: the lower id. NaN: none.
  * Seen to fail with the last of equals taken, and with the finding counted as a stage. */
-START_TEST(next_token)
+TEST(next_token)
 {
     const double want[2 * V] = { 1, 8, 7.75, 0, 0, 6, 4, 0, 0, 0 };
     const double turned[2 * V] = { 1, 7.85, 7.95, 0, 0, 6, 4, 0, 0, 0 };
@@ -440,7 +433,6 @@ START_TEST(next_token)
     judge_logits(not_a_number, want, "1");
     ck_assert_ptr_null(result.next_token.tap);
 }
-END_TEST
 
 /* ---- the ledger */
 
@@ -459,7 +451,7 @@ static double number_of(const json_t *object, const char *key)
 /* Goal:  a line of JSON for every decision, with its numbers.
  * Given: experts of a token, of which the candidate took another by its own scores, and its logits, which follow.
  * Seen to fail with ids and want exchanged, and with the next token left out. */
-START_TEST(ledger)
+TEST(ledger)
 {
     const int32_t took_5[K] = { 0, 5 };
     const double for_5[E] = { 0.5, 0.7, 0.6, 0.1, 0.2, 0.96 }, logits[V] = { 1, 8, 7.75, 0, 0 };
@@ -502,26 +494,4 @@ START_TEST(ledger)
     json_decref(experts);
     json_decref(token);
     free(text);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("selection scores");
-    TCase *tests = tcase_create("selection scores");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, own_scores);
-    tcase_add_test(tests, roundings);
-    tcase_add_test(tests, reference_scores);
-    tcase_add_test(tests, margin_without_bias);
-    tcase_add_test(tests, forced_and_shared);
-    tcase_add_test(tests, scores_that_do_not_explain);
-    tcase_add_test(tests, given_scores);
-    tcase_add_test(tests, profiles);
-    tcase_add_test(tests, bit_equal);
-    tcase_add_test(tests, next_token);
-    tcase_add_test(tests, ledger);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -12,6 +12,8 @@ static struct m3_error error;
 static void setup(void) { taint = m3_taint_new(LAST); }
 static void teardown(void) { m3_taint_free(taint); }
 
+FIXTURE(setup, teardown);
+
 static void flip(int64_t layer, int64_t row, int64_t group)
 {
     ck_assert_int_eq(m3_taint_add(taint, layer, row, group, &error), M3_OK);
@@ -24,19 +26,18 @@ static enum m3_tainted of(enum m3_tap tap, int64_t layer, int64_t row)
 
 /* Goal:  without a flip nothing is tainted, not in part either.
  * Seen to fail with an empty list not taken for none, and with NULL read. */
-START_TEST(nothing)
+TEST(nothing)
 {
     ck_assert(m3_taint_is_empty(taint) && m3_taint_is_empty(NULL));
     ck_assert_int_eq(of(M3_TAP_OUT, 3, 7), M3_TAINT_NONE);
     ck_assert_int_eq(m3_taint_of(NULL, M3_TAP_OUT, 3, 7, -1), M3_TAINT_NONE);
     ck_assert(!m3_taint_is_partial(taint, M3_TAP_ATTN, 3, 7) && !m3_taint_is_partial(NULL, M3_TAP_ATTN, 3, 7));
 }
-END_TEST
 
 /* Goal:  another choice of experts: what follows in the layer but the shared expert, and all later layers; rows after
  *        it drift in later layers, rows before it never; slots of experts are asked one by one.
  * Seen to fail with the shared expert tainted, and with <= for < of layers. */
-START_TEST(experts)
+TEST(experts)
 {
     flip(2, 3, -1);
     for (int tap = M3_TAP_ATTN_NORM; tap <= M3_TAP_OUT; tap++) {
@@ -56,11 +57,10 @@ START_TEST(experts)
     ck_assert_int_eq(of(M3_TAP_FINAL_NORM, -1, 900), M3_TAINT_DRIFT);
     ck_assert_int_eq(of(M3_TAP_FINAL_NORM, -1, 0), M3_TAINT_NONE);
 }
-END_TEST
 
 /* Goal:  another choice of blocks: the heads of its group, then all of the row.
  * Seen to fail with groups not told apart. */
-START_TEST(blocks)
+TEST(blocks)
 {
     flip(2, 3, 1);
     flip(2, 3, 3);
@@ -76,11 +76,10 @@ START_TEST(blocks)
     ck_assert_int_eq(of(M3_TAP_SHARED, 2, 3), M3_TAINT_OTHER);
     ck_assert_int_eq(of(M3_TAP_EXPERT_OUT, 2, 3), M3_TAINT_OTHER);
 }
-END_TEST
 
 /* Goal:  many flips, found by layer, kind and row; a flip of the last layer moves no other row of the logits.
  * Seen to fail with the least row taken of all flips in place of those of earlier layers. */
-START_TEST(many)
+TEST(many)
 {
     for (int64_t row = 100; row < 400; row += 2) flip(1, row, 0);
     for (int64_t row = 99; row < 400; row += 3) flip(1, row, -1);
@@ -97,11 +96,10 @@ START_TEST(many)
                              expert || (row >= 5 && row % 5 == 0) ? M3_TAINT_OTHER : M3_TAINT_NONE);
     }
 }
-END_TEST
 
 /* Goal:  rows have any numbers up to 2^31, and memory is that of the flips.
  * Seen to fail with an array by row. */
-START_TEST(far)
+TEST(far)
 {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
@@ -112,20 +110,4 @@ START_TEST(far)
         ck_assert_int_eq(of(M3_TAP_MID, 3, INT32_MAX - 2000000 + 2000 * i), M3_TAINT_OTHER);
         ck_assert_int_ne(of(M3_TAP_MID, 3, INT32_MAX - 2000000 + 2000 * i + 1), M3_TAINT_OTHER);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("taint");
-    TCase *tests = tcase_create("taint");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, nothing);
-    tcase_add_test(tests, experts);
-    tcase_add_test(tests, blocks);
-    tcase_add_test(tests, many);
-    tcase_add_test(tests, far);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -3,9 +3,11 @@
 
 #include <math.h>
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* Goal:  a dump equals itself, and every number of the result says so.
  * Seen to fail with `judged` counted twice. */
-START_TEST(equal_files_pass)
+TEST(equal_files_pass)
 {
     const double x[6] = { 1, -2, 0, 0.5, 4, 3 };
     write_pair("final_norm", x, x, 2, 3, "1e-7", "1e-7");
@@ -21,11 +23,10 @@ START_TEST(equal_files_pass)
     ck_assert_ptr_null(result.first);
     ck_assert_ptr_eq(result.tightest, stage);
 }
-END_TEST
 
 /* Goal:  counts are equal or wrong: no allowance, no order within a row, no float dtype.
  * Seen to fail with `vision.grid` judged as a selection, which sees sets. */
-START_TEST(counts)
+TEST(counts)
 {
     const int32_t want[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } }, swapped[2][3] = { { 1, 4, 2 }, { 1, 4, 6 } };
     const int64_t wide[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } };
@@ -41,12 +42,11 @@ START_TEST(counts)
     dump_one(candidate_path, "vision.grid", M3_F32, floats, 2, 3, -1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
 }
-END_TEST
 
 /* Goal:  one element decides by max |d| / max |r| <= 4 f32_max + 1e-7.
  * Given: largest |r| 2, f32_max 2^-12: allowed 2^-10 + 1e-7 of 2; f32_rel_l2 1, which allows everything.
  * Seen to fail with 2 for 4, without the 1e-7, and with the mean of |r| for its maximum. */
-START_TEST(max_just_under_and_over)
+TEST(max_just_under_and_over)
 {
     const double want[6] = { 1, -2, 0, 0.5, 0.25, 1 }, allowed = 2 * (0x1p-10 + 1e-7);
     const double factor[] = { 1 - 1e-9, 1 + 1e-9 };
@@ -65,12 +65,11 @@ START_TEST(max_just_under_and_over)
         ck_assert(fabs(stage->off.max_abs - allowed) < 1e-8 && fabs(stage->off.max_rel - allowed / 2) < 1e-8);
     }
 }
-END_TEST
 
 /* Goal:  relative L2 <= 4 f32_rel_l2 + 1e-7, whatever the largest element.
  * Given: eight ones, |r| = sqrt 8; one is off by d, so relative L2 is d / sqrt 8; f32_max allows 4.
  * Seen to fail with the sum of squares not rooted, and with L2 left out of the verdict. */
-START_TEST(l2_just_under_and_over)
+TEST(l2_just_under_and_over)
 {
     const double want[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, limit = sqrt(8) * (4 * 0.00025 + 1e-7);
     const double factor[] = { 1 - 1e-9, 1 + 1e-9 };
@@ -85,12 +84,11 @@ START_TEST(l2_just_under_and_over)
         ck_assert(fabs(stage->off.rel_l2 - limit / sqrt(8)) < 1e-11);
     }
 }
-END_TEST
 
 /* Goal:  without a stated error both limits are 1e-5, and a note says it once for all taps.
  * Given: 1 and three zeros. One element off by d: max and L2 are both d. All four off by 0.6e-5: L2 is 1.2e-5.
  * Seen to fail with 1e-4, and with a note per tap. */
-START_TEST(without_a_stated_error)
+TEST(without_a_stated_error)
 {
     const double want[4] = { 1, 0, 0, 0 };
     const double off[3][4] = { { 0, 0, 0.999e-5, 0 }, { 0, 0, 1.001e-5, 0 }, { 0.6e-5, 0.6e-5, 0.6e-5, 0.6e-5 } };
@@ -114,11 +112,10 @@ START_TEST(without_a_stated_error)
         ck_assert_ptr_null(strstr(said + 1, "judged at 1e-5"));
     }
 }
-END_TEST
 
 /* Goal:  an error stated for one measure leaves the other at 1e-5.
  * Seen to fail with both taken from one key. */
-START_TEST(one_stated_error)
+TEST(one_stated_error)
 {
     const double want[4] = { 1, 0, 0, 0 }, got[4] = { 1, 1e-3, 0, 0 };
     write_pair("embed", want, got, 1, 4, "1", NULL);
@@ -130,10 +127,9 @@ START_TEST(one_stated_error)
     write_pair("embed", want, got, 1, 4, "1", "1");
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
 }
-END_TEST
 
 /* Seen to fail with the check of a stated error left out: "inf" allows everything. */
-START_TEST(a_stated_error_must_be_a_number)
+TEST(a_stated_error_must_be_a_number)
 {
     const double x[1] = { 1 };
     const char *const bad[] = { "nan", "inf", "-1e-9", "", "1e-7x", "tight" };
@@ -145,11 +141,10 @@ START_TEST(a_stated_error_must_be_a_number)
         ck_assert_int_eq(judge(), M3_BAD_INPUT);
     }
 }
-END_TEST
 
 /* Goal:  a NaN in the candidate fails and is named, wherever it stands, whatever is allowed, and before an infinity.
  * Seen to fail with violations counted by d > allowed, and with infinite errors ranked as high. */
-START_TEST(nan_in_the_candidate)
+TEST(nan_in_the_candidate)
 {
     const double want[6] = { 1, 2, 3, 4, 5, 6 };
     for (int i = 0; i < 12; i++) {
@@ -168,11 +163,10 @@ START_TEST(nan_in_the_candidate)
         ck_assert(isinf(stage->tiers.headroom));
     }
 }
-END_TEST
 
 /* Goal:  a NaN in the reference is no wildcard, also where the candidate has one too.
  * Seen to fail with the NaN skipped in the first pass. */
-START_TEST(nan_in_the_reference)
+TEST(nan_in_the_reference)
 {
     for (int both = 0; both < 2; both++) {
         const double want[3] = { 1, 2, NAN }, got[3] = { 1, 2, both ? NAN : 3 };
@@ -184,11 +178,10 @@ START_TEST(nan_in_the_reference)
         ck_assert_int_eq(result.judged, 0);
     }
 }
-END_TEST
 
 /* Goal:  -inf equals -inf only, +inf equals +inf only; neither touches L2 or the largest |r|.
  * Seen to fail with infinities skipped, and with those of the reference in its peak or its sum of squares. */
-START_TEST(infinities)
+TEST(infinities)
 {
     const double want[5] = { 1, -INFINITY, 2, INFINITY, 0.5 };
     const struct {
@@ -215,11 +208,10 @@ START_TEST(infinities)
         ck_assert_int_eq(stage->violations, 1);
     }
 }
-END_TEST
 
 /* Goal:  where the reference is all zeros, nothing but zero passes; -0 is zero.
  * Seen to fail with 0 for the infinity of a zero reference. */
-START_TEST(zero_reference)
+TEST(zero_reference)
 {
     const double want[3] = { 0, 0, -0.0 }, zero[3] = { -0.0, 0, 0 }, tiny[3] = { 0, 1e-300, 0 };
     write_pair("embed", want, zero, 1, 3, "1", "1");
@@ -231,12 +223,11 @@ START_TEST(zero_reference)
     ck_assert(isinf(stage->off.rel_l2) && isinf(stage->off.max_rel));
     ck_assert(stage->index[1] == 1 && stage->violations == 1);
 }
-END_TEST
 
 /* Goal:  squares neither vanish nor overflow: errors of half the value are seen at 1e-200 and 1e200.
  * Given: one value, the candidate half of it: relative L2 is 1/2; allowed 0.4.
  * Seen to fail with unscaled squares (rel_l2 0 and NaN). */
-START_TEST(extreme_sizes)
+TEST(extreme_sizes)
 {
     const double sizes[] = { 1e-200, 1e200, 5e-324, 1.7e308 };
     for (int i = 0; i < 4; i++) {
@@ -247,11 +238,10 @@ START_TEST(extreme_sizes)
         ck_assert(stage->off.rel_l2 == (i == 2 ? 1 : 0.5));
     }
 }
-END_TEST
 
 /* Goal:  each float dtype is read as what it is. 1.5 in BF16, F16, F32 and F64 is one value; ids are none.
  * Seen to fail with F16 left out of the float dtypes. */
-START_TEST(dtypes)
+TEST(dtypes)
 {
     const uint16_t bf16[2] = { 0x3FC0, 0xC000 }, f16[2] = { 0x3E00, 0xC000 };
     const float f32[2] = { 1.5f, -2 };
@@ -271,28 +261,4 @@ START_TEST(dtypes)
             ck_assert_int_eq(stage->verdict, i == 4 || j == 4 ? M3_VERDICT_NOT_COMPARABLE : M3_VERDICT_PASS);
         }
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("values");
-    TCase *tests = tcase_create("values");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, equal_files_pass);
-    tcase_add_test(tests, counts);
-    tcase_add_test(tests, max_just_under_and_over);
-    tcase_add_test(tests, l2_just_under_and_over);
-    tcase_add_test(tests, without_a_stated_error);
-    tcase_add_test(tests, one_stated_error);
-    tcase_add_test(tests, a_stated_error_must_be_a_number);
-    tcase_add_test(tests, nan_in_the_candidate);
-    tcase_add_test(tests, nan_in_the_reference);
-    tcase_add_test(tests, infinities);
-    tcase_add_test(tests, zero_reference);
-    tcase_add_test(tests, extreme_sizes);
-    tcase_add_test(tests, dtypes);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -41,6 +41,8 @@ static void teardown(void)
     dumps_teardown();
 }
 
+FIXTURE(setup, teardown);
+
 static void add(const char *name, enum m3_dtype dtype, const void *data, int rank, const int64_t *shape)
 {
     int64_t count = 1;
@@ -104,7 +106,7 @@ static void check_heads(const char *name, int64_t heads)
 
 /* Goal:  a batch of one goes, axes are put in order, heads are viewed; the layer's number is carried over.
  * Seen to fail with the strides of a permutation left as they were, and with {l} always 0. */
-START_TEST(batch_and_axes)
+TEST(batch_and_axes)
 {
     float heads_first[1][Q][T][D], flat[1][T][Q * D];
     for (int t = 0; t < T; t++)
@@ -122,11 +124,10 @@ START_TEST(batch_and_axes)
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
     ck_assert_str_eq(m3_safetensors_path(converted), candidate_path);
 }
-END_TEST
 
 /* Goal:  one fused product is split, contiguous; a layer whose product is narrower has no index branch.
  * Seen to fail with the offset of a slice ignored, and with `only` taken for a failure. */
-START_TEST(fused)
+TEST(fused)
 {
     enum { WIDE = Q * D + 2 * G * D + X };
     float sparse[T][WIDE], dense[T][WIDE - X];
@@ -158,11 +159,10 @@ START_TEST(fused)
     ck_assert_int_eq(m3_safetensors_count(converted), 5);
     ck_assert(notes.count == 0);
 }
-END_TEST
 
 /* Goal:  halves that alternate are taken apart; bf16 stays bf16.
  * Seen to fail with `every` ignored. */
-START_TEST(interleaved)
+TEST(interleaved)
 {
     uint16_t both[T][2 * I];
     for (int t = 0; t < T; t++)
@@ -179,11 +179,10 @@ START_TEST(interleaved)
             ck_assert_double_eq(at(got, i), m3_decode(M3_BF16, both, i / I * 2 * I + i % I * 2 + up));
     }
 }
-END_TEST
 
 /* Goal:  heads in another order, and channels in pairs (as GGUF turns q and k) are put back.
  * Seen to fail with the order read the other way round. */
-START_TEST(orders)
+TEST(orders)
 {
     static const int order[Q] = { 2, 0, 3, 1 }; /* head h of ours is head order[h] of theirs */
     float shuffled[T][Q][D];
@@ -207,11 +206,10 @@ START_TEST(orders)
     const struct m3_tensor *got = tap("layers.0.index.q_norm", M3_F32, T, G, X);
     for (int i = 0; i < T * G * X; i++) ck_assert_double_eq(at(got, i), value(i / X / G, i / X % G, i % X));
 }
-END_TEST
 
 /* Goal:  repeated KV heads become one, and are refused where copies differ.
  * Seen to fail with the copies not compared, and with the first heads kept instead of the first of each. */
-START_TEST(repeated)
+TEST(repeated)
 {
     static const char *const taps = "\"layers.{l}.k_rope\": {\"from\": \"layers.{l}.k\", \"steps\": ["
                                     "{\"unrepeat\": {\"axis\": 1, \"times\": \"Q/G\"}}]}";
@@ -229,11 +227,10 @@ START_TEST(repeated)
         ck_assert(!wrong || says(&error, "layers.0.k: axis 1: 3 differs from 2, expected copies"));
     }
 }
-END_TEST
 
 /* Goal:  chunks follow each other by their numbers, 9 before 10, from whatever number on.
  * Seen to fail with the first chunk alone taken. */
-START_TEST(chunks)
+TEST(chunks)
 {
     float rows[T][H];
     for (int i = 0; i < T * H; i++) rows[i / H][i % H] = (float)i;
@@ -246,11 +243,10 @@ START_TEST(chunks)
     ck_assert_int_eq(apply("\"final_norm\": {\"from\": \"step{i}.out\"}"), M3_NOT_COMPARABLE);
     ck_assert(says(&error, "several tensors"));
 }
-END_TEST
 
 /* Goal:  joining along another axis puts parts side by side.
  * Seen to fail with parts joined along axis 0, with each part's own strides, with the place counted along axis 0. */
-START_TEST(sides)
+TEST(sides)
 {
     float left[T][2], right[T][H - 2];
     for (int i = 0; i < T * H; i++) *(i % H < 2 ? &left[i / H][i % H] : &right[i / H][i % H - 2]) = (float)i;
@@ -260,11 +256,10 @@ START_TEST(sides)
     const struct m3_tensor *got = tap("embed", M3_F32, T, H, -1);
     for (int i = 0; i < T * H; i++) ck_assert_double_eq(at(got, i), i);
 }
-END_TEST
 
 /* Goal:  sums, offsets and factors are exact in double; a sum of which a part is missing is left out and noted.
  * Seen to fail with the sum made in float, and with plus for times. */
-START_TEST(arithmetic)
+TEST(arithmetic)
 {
     float a[1][H], b[1][H];
     for (int i = 0; i < H; i++) {
@@ -286,13 +281,12 @@ START_TEST(arithmetic)
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
     ck_assert(says(&notes, "layers.1.out: left out: the candidate holds 1 of its 2 tensors"));
 }
-END_TEST
 
 /* Goal:  rows that two groups of experts computed for some tokens each are added where the tokens are; an empty slot of a
  * list is passed over, whatever its values are; a token that no list names gets 0.
  * Seen to fail with rows that replace instead of being added, with lists ignored, with an empty slot taken as row 0, and
  * with each pair of values and list taken from neighbours. */
-START_TEST(scattered)
+TEST(scattered)
 {
     static const int64_t first[4] = { 2, 0, -1, 2 };
     static const int32_t second[2] = { 2, 0 };
@@ -316,11 +310,10 @@ START_TEST(scattered)
     const struct m3_tensor *got = tap("layers.4.moe.routed", M3_F64, T, H, -1);
     for (int i = 0; i < T * H; i++) ck_assert_double_eq(at(got, i), want[i / H][i % H]);
 }
-END_TEST
 
 /* Goal:  lists that do not fit are refused in words, also where only shapes are looked at.
  * Seen to fail with rows at the end not compared with their number, and with the lengths of lists not compared. */
-START_TEST(wrong_lists)
+TEST(wrong_lists)
 {
     static const struct {
         int64_t count, row;
@@ -344,11 +337,10 @@ START_TEST(wrong_lists)
         ck_assert_msg(says(&error, wrong[i].words), "%s", error.text);
     }
 }
-END_TEST
 
 /* Goal:  the first recipe that is complete is taken, and the next layer's tensor can be named.
  * Seen to fail with every complete recipe taken, and with {l+1} read as {l}. */
-START_TEST(alternatives)
+TEST(alternatives)
 {
     const float first[1][H] = { { 1 } }, second[1][H] = { { 2 } }, third[1][H] = { { 3 } };
     ADD("layers.1.before", M3_F32, first, 1, H);
@@ -361,12 +353,11 @@ START_TEST(alternatives)
     ck_assert_double_eq(at(tap("layers.1.out", M3_F32, 1, H, -1), 0), 3);
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
 }
-END_TEST
 
 /* Goal:  a module gives its tensor, or a tuple that begins with it; weights lose the factor that they hold.
  * Claim: both are found, and both numbers of {l}; an unknown factor leaves the tap out, and a note says so.
  * Seen to fail with NAME alone, with NAME.0 alone, and with the factor multiplied. */
-START_TEST(tuples_and_factors)
+TEST(tuples_and_factors)
 {
     const float first[1][H] = { { 1 } }, second[1][H] = { { 2 } }, weights[1][2] = { { 1.5F, 0.5F } };
     const char *taps = "\"layers.{l}.mlp\": {\"from\": \"layers.{l}.down[.0]\"},"
@@ -387,11 +378,10 @@ START_TEST(tuples_and_factors)
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
     ck_assert(says(&notes, "layers.1.moe.weights: routed_scaling_factor is not known"));
 }
-END_TEST
 
 /* Goal:  lists of blocks, head-major, of 64-bit ids in any order, become ours; ids of experts keep their order.
  * Seen to fail with the empty places left where they were, and with lists that are not sorted. */
-START_TEST(ids)
+TEST(ids)
 {
     const int64_t blocks[G][T][3] = { { { 0, -1, -1 }, { 1, 0, -1 }, { 7, 2, 5 } },
                                       { { 0, -1, -1 }, { -1, 1, 0 }, { 3, 1, 2 } } };
@@ -411,12 +401,11 @@ START_TEST(ids)
     got = tap("layers.2.moe.experts", M3_I32, T, 2, -1);
     for (int i = 0; i < T * 2; i++) ck_assert_double_eq(at(got, i), (double)(&experts[0][0])[i]);
 }
-END_TEST
 
 /* Goal:  scores whose empty blocks hold the lowest float become -inf there, and columns that are empty in all rows go,
  *        also where whole numbers follow -inf; NaN stays and is no padding.
  * Seen to fail with the lowest float kept, and with one column too many cut off. */
-START_TEST(scores)
+TEST(scores)
 {
     const float low = -FLT_MAX, none = -INFINITY;
     const float given[T][G][5] = { { { 1, low, low, low, low }, { 2, low, low, none, low } },
@@ -434,12 +423,11 @@ START_TEST(scores)
                 ck_assert_msg(isnan(want) ? isnan(x) : x == want, "[%d,%d,%d]: got %g, expected %g", t, g, b, x, want);
             }
 }
-END_TEST
 
 /* Goal:  rows that a dump says it holds, and taps of fewer rows than the others: those are left out with a note, except
  * logits of the last row alone.
  * Seen to fail with the short taps kept, and with logits of one row left out. */
-START_TEST(rows)
+TEST(rows)
 {
     const float hidden[3][H] = { { 1 } }, some[2][3] = { { 2 } };
     const int64_t positions[3] = { 4, 7, 9 };
@@ -455,9 +443,8 @@ START_TEST(rows)
     ck_assert_ptr_null(m3_safetensors_find(converted, "logits"));
     ck_assert(says(&notes, "logits: left out: 2 rows, where others have 3"));
 }
-END_TEST
 
-START_TEST(last_row)
+TEST(last_row)
 {
     const float hidden[3][H] = { { 1 } }, last[1][3] = { { 2 } };
     ADD("norm", M3_F32, hidden, 3, H);
@@ -465,11 +452,10 @@ START_TEST(last_row)
     ck_assert_int_eq(apply("\"final_norm\": {\"from\": \"norm\"}, \"logits\": {\"from\": \"head\"}"), M3_OK);
     ck_assert(at(tap("logits", M3_F32, 1, 3, -1), 0) == 2);
 }
-END_TEST
 
 /* Goal:  what the map does not know is listed, hashes are kept, sizes that nobody tells leave a tap out.
  * Seen to fail with the note left out, and with an unknown size taken for 1. */
-START_TEST(leftovers)
+TEST(leftovers)
 {
     const float x[1][H] = { { 1 } };
     dump_meta(&dump, "case_sha256", "abc");
@@ -490,11 +476,10 @@ START_TEST(leftovers)
     ck_assert(says(&error, candidate_path) && says(&error, "nothing matched"));
     ck_assert_ptr_null(converted);
 }
-END_TEST
 
 /* Goal:  tensors without elements are mapped as others are, and lists without an entry are refused.
  * Seen to fail with such a tensor taken for one without data (I/O error: Bad address). */
-START_TEST(no_elements)
+TEST(no_elements)
 {
     const float x[T][H] = { { 1, 2, 3 } };
     ADD("model.none", M3_F32, x, T, 0);
@@ -505,11 +490,10 @@ START_TEST(no_elements)
     ck_assert_int_eq(apply("\"layers.{l}.index.blocks\": {\"from\": \"lists\", \"steps\": [{\"blocks\": true}]}"),
                      M3_NOT_COMPARABLE);
 }
-END_TEST
 
 /* Goal:  tensors that are not what the map says are refused with map, tap, tensor, got and expected.
  * Seen to fail with the final shape not checked, and with its rank alone checked. */
-START_TEST(wrong_tensors)
+TEST(wrong_tensors)
 {
     static const struct {
         const char *steps, *words;
@@ -544,11 +528,10 @@ START_TEST(wrong_tensors)
         ck_assert_ptr_null(converted);
     }
 }
-END_TEST
 
 /* Goal:  maps that say what no map says are refused by tap and field.
  * Seen to fail with unknown steps skipped. */
-START_TEST(wrong_maps)
+TEST(wrong_maps)
 {
     static const struct {
         const char *taps, *words;
@@ -601,12 +584,11 @@ START_TEST(wrong_maps)
     ck_assert_int_eq(m3_map_open(&map, "none", &error), M3_ABSENT);
     ck_assert(says(&error, "expected llama_cpp, sglang, transformers, vllm or a file"));
 }
-END_TEST
 
 /* Goal:  the maps that are built in are good, and sizes are learnt from a dump.
  * Seen to fail with a tap or a step misspelt, with two maps taken for one, with the size of B learnt too, with T not
  * learnt. */
-START_TEST(built_in)
+TEST(built_in)
 {
     static const char *const names[] = { "transformers", "vllm", "sglang", "llama_cpp" };
     for (int i = 0; i < 4; i++) {
@@ -624,36 +606,4 @@ START_TEST(built_in)
     struct m3_map_sizes learnt = m3_map_sizes_of_dump(foreign);
     ck_assert(learnt.of['Q'] == Q && learnt.of['D'] == D && learnt.of['H'] == H && learnt.of['G'] == 1);
     ck_assert(learnt.of['T'] == T && learnt.of['B'] == 0 && learnt.of['X'] == 0);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("map");
-    TCase *tests = tcase_create("map");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, batch_and_axes);
-    tcase_add_test(tests, fused);
-    tcase_add_test(tests, interleaved);
-    tcase_add_test(tests, orders);
-    tcase_add_test(tests, repeated);
-    tcase_add_test(tests, chunks);
-    tcase_add_test(tests, sides);
-    tcase_add_test(tests, arithmetic);
-    tcase_add_test(tests, scattered);
-    tcase_add_test(tests, wrong_lists);
-    tcase_add_test(tests, alternatives);
-    tcase_add_test(tests, tuples_and_factors);
-    tcase_add_test(tests, ids);
-    tcase_add_test(tests, scores);
-    tcase_add_test(tests, rows);
-    tcase_add_test(tests, last_row);
-    tcase_add_test(tests, leftovers);
-    tcase_add_test(tests, wrong_tensors);
-    tcase_add_test(tests, no_elements);
-    tcase_add_test(tests, wrong_maps);
-    tcase_add_test(tests, built_in);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

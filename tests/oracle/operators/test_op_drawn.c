@@ -8,6 +8,9 @@
 #include "oracle/operators/drawn/file.h"
 #include "oracle/operators/plans.h"
 
+TIMEOUT(240);
+FIXTURE(make_folder, remove_folder);
+
 static const char sizes[] = "T=12,E=700,H=256,F=512,J=16,K=2";
 
 static void make_drawn(const char *op, const char *path)
@@ -134,7 +137,7 @@ static int64_t chosen_by(unsigned char chosen[EXPERTS], const char *cases, const
  * Claim: the same bytes as with stored weights; results of the stored ones pass; with one chosen expert doubled they
  *        fail.
  * Seen to fail with the numbers of the expert after the one that a row chose. */
-START_TEST(drawn_as_stored)
+TEST(drawn_as_stored)
 {
     const char *op = "moe_block", *cases = in_folder("cases"), *stored = in_folder("stored");
     const char *results = in_folder("results"), *others = in_folder("others");
@@ -154,11 +157,10 @@ START_TEST(drawn_as_stored)
     op_run(op, stored, results, m3_engine_f32());
     ck_assert_int_eq(op_check(op, cases, results, "fp32").status, 1);
 }
-END_TEST
 
 /* Goal:  --draw writes the numbers of the formula: one tensor, or one expert of it.
  * Seen to fail with the first expert in place of the named one. */
-START_TEST(written)
+TEST(written)
 {
     struct m3_safetensors *file, *made;
     struct m3_case_file cases;
@@ -191,11 +193,10 @@ START_TEST(written)
     m3_case_file_close(&cases);
     m3_safetensors_close(file);
 }
-END_TEST
 
 /* Goal:  a set is refused if a buffer with the results of the case before would pass all its cases.
  * Seen to fail with every stale result taken for a wrong one. */
-START_TEST(stale_sets)
+TEST(stale_sets)
 {
     const struct m3_plan plans[] = {
         { "sigmoid", "zeros", "T=2,E=4", "", "x=zeros", 0 },
@@ -213,18 +214,4 @@ START_TEST(stale_sets)
         if (count == 2) ck_assert(strstr(error.text, "the results of the case before") != NULL);
         m3_error_free(&error);
     }
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("drawn operands");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 240);
-    tcase_add_test(all, drawn_as_stored);
-    tcase_add_test(all, written);
-    tcase_add_test(all, stale_sets);
-    suite_add_tcase(suite, all);
-    return suite;
 }

@@ -12,6 +12,9 @@
 #include "oracle/operators/check_file.h"
 #include "oracle/operators/from_dump/from_dump.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 static struct m3_error error;
 
 /* A golden that holds every operand is the dump itself. `rerun`: it does not, and what it lacks comes from a run in
@@ -273,7 +276,7 @@ static int judge(int *failed, struct output *all, int count, const struct m3_saf
 
 /* Goal:  every tap of every golden passes, judged from the operands that the cut gives; none is left out. A slice has a
  *        third of the goldens. */
-START_TEST(goldens_pass)
+LOOP_TEST(goldens_pass, RUNS)
 {
     if (!in_slice(_i, 3)) return;
     struct m3_safetensors *golden, *cases;
@@ -313,10 +316,9 @@ START_TEST(goldens_pass)
     free(all);
     m3_safetensors_close(golden);
 }
-END_TEST
 
 /* Goal:  of every operator, an output of the golden with one wrong element fails. A slice has one of three goldens. */
-START_TEST(wrong_values_fail)
+LOOP_TEST(wrong_values_fail, m3_operator_rows())
 {
     static const int of[] = { 0, 1, 6 };
     const char *op = m3_operator_at(_i)->name;
@@ -337,17 +339,4 @@ START_TEST(wrong_values_fail)
         m3_safetensors_close(golden);
     }
     free(all);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("op from dump");
-    TCase *tests = tcase_create("goldens");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, goldens_pass, 0, RUNS);
-    tcase_add_loop_test(tests, wrong_values_fail, 0, m3_operator_rows());
-    suite_add_tcase(suite, tests);
-    return suite;
 }

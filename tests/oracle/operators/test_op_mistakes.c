@@ -5,6 +5,9 @@
 #include "oracle/operators/evaluate.h"
 #include "oracle/operators/which.h"
 
+TIMEOUT(120);
+FIXTURE(make_folder, remove_folder);
+
 static const char *cases_path, *results_path;
 
 static void open_set(struct op_set *set, const char *op, const struct m3_make_options *options)
@@ -73,7 +76,7 @@ static int mistaken(struct op_set *set, const char *op, const struct m3_mistake 
  *        shows it and fails for it; a mistake with the same results counts as the same.
  * Given: all known mistakes, tried on every operator, in float and moved by an ulp.
  * Seen to fail with R of attention 0, where scales of attn.scale are infinite: 92 of 100 were named. */
-START_TEST(known_mistakes)
+TEST(known_mistakes)
 {
     int right = 0, alike = 0, none = 0, wrong = 0, shown = 0;
     for (int o = 0; o < m3_operator_rows(); o++) {
@@ -113,7 +116,6 @@ START_TEST(known_mistakes)
     ck_assert_int_eq(wrong, 0);
     ck_assert_int_ge(100 * (right + alike), 95 * shown);
 }
-END_TEST
 
 /* ---- mistakes made here */
 
@@ -216,7 +218,7 @@ enum { OWN = sizeof own_mistakes / sizeof own_mistakes[0] };
 
 /* Goal:  a mistake that a kernel of the test makes is named, from F32 and from BF16 results.
  * Seen to fail with differences below 3e-2 (in L2) taken for 0. */
-START_TEST(own)
+LOOP_TEST(own, 2 * OWN)
 {
     const struct own *m = &own_mistakes[_i % OWN];
     const int half = _i >= OWN;
@@ -241,14 +243,13 @@ START_TEST(own)
                   v.mistake, v.notes);
     op_close(&set);
 }
-END_TEST
 
 /* ---- no name without a mistake */
 
 /* Goal:  a failure that is no known mistake has no name: the right results with one element off, with a factor of
  *        1.01, or those of half precision under fp32.
  * Seen to fail with a name where all distances are infinite: a case whose right results are zeros. */
-START_TEST(unknown)
+LOOP_TEST(unknown, 3 * m3_operator_rows())
 {
     const char *op = m3_operator_at(_i / 3)->name;
     const int form = _i % 3;
@@ -269,7 +270,6 @@ START_TEST(unknown)
     ck_assert_msg(!v.mistake[0], "%s, form %d: named %s", op, form, v.mistake);
     op_close(&set);
 }
-END_TEST
 
 /* ---- profiles */
 
@@ -284,7 +284,7 @@ static int is_kept(const char *name)
 
 /* Goal:  a kernel that stores in BF16 passes under bf16, and fails under fp32 unless its results are numbers of BF16.
  * Optional outputs are left out: the later ones are computed from what was not rounded, as in a fused kernel. Outputs that bf16 keeps in F32 (scores, weights of experts, lse, angles) are stored so. */
-START_TEST(stored_in_bf16)
+LOOP_TEST(stored_in_bf16, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     struct op_set set;
@@ -318,7 +318,6 @@ START_TEST(stored_in_bf16)
                   v.mistake);
     op_close(&set);
 }
-END_TEST
 
 /* ---- sampled rows */
 
@@ -361,7 +360,7 @@ static int64_t cut(struct op_values *v, const json_t *rows)
  * Claim: a wrong number in a row that is not listed is not seen; in a listed one it fails, under the row's number.
  * Seen to fail with the first rows in place of the listed ones, from --run and where the results hold all rows; with
  *        rotated keys of the listed rows alone given to vision_attention. */
-START_TEST(sampled)
+LOOP_TEST(sampled, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     /* Gradients are sums over all rows. */
@@ -405,20 +404,4 @@ START_TEST(sampled)
             }
     }
     op_close(&set);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("op mistakes");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 120);
-    tcase_add_test(all, known_mistakes);
-    tcase_add_loop_test(all, own, 0, 2 * OWN);
-    tcase_add_loop_test(all, unknown, 0, 3 * m3_operator_rows());
-    tcase_add_loop_test(all, stored_in_bf16, 0, m3_operator_rows());
-    tcase_add_loop_test(all, sampled, 0, m3_operator_rows());
-    suite_add_tcase(suite, all);
-    return suite;
 }

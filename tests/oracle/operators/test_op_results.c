@@ -5,6 +5,9 @@
 #include "model/engine.h"
 #include "slice.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 /* Equal shapes whatever the seed: results for one seed are the stale results of another. */
 static const char all_sizes[] = "T=5,H=12,Q=4,G=2,D=8,X=8,V=31,E=6,K=2,F=10,I=14,J=10,N=3,b=4,P=16,A=2,U=12,L=14,W=12,"
                                 "M=2,n=1,r=3";
@@ -73,7 +76,7 @@ static void compare_run(const char *op, struct op_set *set, const char *path, co
  * Claim: double: 1e-12 of the output's largest value, and within the tolerance; float: within the tolerance; in drawn
  *        cases the tolerance is below 1e-4 of the output's largest value.
  * Seen to fail with the cached places of every case left out (p0 0). */
-START_TEST(runs)
+LOOP_TEST(runs, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name, *doubles = in_folder("doubles"), *floats = in_folder("floats");
     struct m3_safetensors *file;
@@ -100,7 +103,6 @@ START_TEST(runs)
     m3_safetensors_close(file);
     op_close(&set);
 }
-END_TEST
 
 /* ---- false results */
 
@@ -131,7 +133,7 @@ static void must_name(const char *op, struct op_set *set, const struct op_case *
  * Given: an element four times its tolerance away, then NaN; an id that was not chosen.
  * Seen to fail with p0 0 (another element is named), and while tolerances of --run were narrower than those of the
  *        profile fp32, by which --check judges: angles. A slice has half of the operators. */
-START_TEST(single_elements)
+LOOP_TEST(single_elements, m3_operator_rows())
 {
     if (!in_slice(_i, 2)) return;
     const char *op = m3_operator_at(_i)->name, *doubles = in_folder("doubles");
@@ -161,10 +163,9 @@ START_TEST(single_elements)
     m3_safetensors_close(file);
     op_close(&set);
 }
-END_TEST
 
 /* Goal:  results that a broken kernel leaves are found: zeros; the row before in place of each row of a drawn case. */
-START_TEST(idle_and_shifted)
+LOOP_TEST(idle_and_shifted, m3_operator_rows())
 {
     const char *op = m3_operator_at(_i)->name;
     struct op_set set;
@@ -182,12 +183,11 @@ START_TEST(idle_and_shifted)
     must_fail(op, &set, "zeros");
     op_close(&set);
 }
-END_TEST
 
 /* Goal:  an operand that is copied to an output of its shape, and the results of another call, are found.
  * The operands of rope_table do not depend on the seed: its results are never stale in this way. A slice has the other
  * half of the operators. */
-START_TEST(copied_and_stale)
+LOOP_TEST(copied_and_stale, m3_operator_rows())
 {
     if (!in_slice(_i + 1, 2)) return;
     const struct m3_operator_row *row = m3_operator_at(_i);
@@ -213,19 +213,4 @@ START_TEST(copied_and_stale)
     if (copied) must_fail(row->name, &set, "a copied operand");
     op_close(&set);
     op_close(&others);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("op results");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 60);
-    tcase_add_loop_test(all, runs, 0, m3_operator_rows());
-    tcase_add_loop_test(all, single_elements, 0, m3_operator_rows());
-    tcase_add_loop_test(all, idle_and_shifted, 0, m3_operator_rows());
-    tcase_add_loop_test(all, copied_and_stale, 0, m3_operator_rows());
-    suite_add_tcase(suite, all);
-    return suite;
 }

@@ -3,6 +3,9 @@
 #include "op_witness.h"
 #include "slice.h"
 
+TIMEOUT(60);
+FIXTURE(make_folder, remove_folder);
+
 enum { SETS = 5 };
 
 static const struct m3_make_options sets[SETS] = {
@@ -48,21 +51,9 @@ static void check_set(const struct m3_operator_row *row, int number)
  * Given: the first set of cases, and of the others one in turn with each operator and slice; results of the formulas in
  *        double, stored as F64 and as F32; then only the outputs that are required.
  * Seen to fail with the cached places of every case left out (p0 0): attention, block scores, choices, jitter. */
-START_TEST(passes)
+LOOP_TEST(passes, m3_operator_rows())
 {
     check_set(m3_operator_at(_i), 0);
     for (int number = 1; number < SETS; number++)
         if (in_slice(_i + number, SETS - 1)) check_set(m3_operator_at(_i), number);
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("op witness");
-    TCase *all = tcase_create("operators");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_set_timeout(all, 60);
-    tcase_add_loop_test(all, passes, 0, m3_operator_rows());
-    suite_add_tcase(suite, all);
-    return suite;
 }

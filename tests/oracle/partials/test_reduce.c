@@ -3,6 +3,8 @@
 
 #include "oracle/partials/reduce.h"
 
+TIMEOUT(60);
+
 /* A float to bf16 by its bits, as engines convert. */
 static float to_bfloat(float x)
 {
@@ -16,7 +18,7 @@ static float to_bfloat(float x)
 /* Goal:  a double is rounded as hardware rounds.
  * Claim: floats of any exponent, ties and subnormal numbers too, as their bits say; F16 against its own spacing.
  * Seen to fail with ties away from 0 (0x8000 added), and with subnormal numbers rounded to 8 bits. */
-START_TEST(roundings)
+TEST(roundings)
 {
     uint64_t state = 5;
     for (int i = 0; i < 200000; i++) {
@@ -33,12 +35,11 @@ START_TEST(roundings)
     ck_assert(m3_rounded_to(0x1.8p-24, M3_F16) == 0x1p-23 && m3_rounded_to(-0x1p-25, M3_F16) == 0);
     ck_assert(m3_partials_roundoff(M3_BF16) == 0x1p-8 && m3_partials_roundoff(M3_F16) == 0x1p-11);
 }
-END_TEST
 
 /* Goal:  every column belongs to one rank.
  * Claim: 10 columns on 4 ranks: 3, 3, 3, 1, or 3, 3, 2, 2; more ranks than columns leave some empty.
  * Seen to fail with sizes rounded down. */
-START_TEST(cuts)
+TEST(cuts)
 {
     static const int64_t sizes[2][4] = { { 3, 3, 3, 1 }, { 3, 3, 2, 2 } };
     int64_t first, end, last;
@@ -54,7 +55,6 @@ START_TEST(cuts)
                 ck_assert_int_eq(last, cols);
             }
 }
-END_TEST
 
 enum { ONE_SHOT, RANK_ORDER, RING, NO_ROUNDING, WAYS };
 
@@ -76,7 +76,7 @@ static float engine(const float *p, int ranks, int way, int start)
  *        Parts that are off by h stay in the range of h.
  * Seen to fail with the sum of one-shot widened where it is exact (not one number), with the ring's first part not
  * rounded, with start 0 alone. */
-START_TEST(ranges)
+TEST(ranges)
 {
     static const double exact[M3_RANKS];
     uint64_t state = 6;
@@ -110,14 +110,13 @@ START_TEST(ranges)
         }
     }
 }
-END_TEST
 
 /* Goal:  variances are those of honest roundings, also where only the sizes of terms are known.
  * Given: 64 terms in random order on 8 ranks.
  * Claim: mean squares of the errors over the variance from 0.3 to 1 in both cases, one-shot and ring; no error above
  *        the largest. Independent roundings are uniform at most: 1/3, but in the mean over a significand 0.18.
  * Seen to fail with the running sums left out of the variance (1.9), and of the error. */
-START_TEST(sizes)
+TEST(sizes)
 {
     enum { TERMS = 64, RANKS = 8, MANY = 20000 };
     uint64_t state = 7;
@@ -146,19 +145,4 @@ START_TEST(sizes)
         ck_assert(squares <= by_parts && squares >= 0.3 * by_parts);
         ck_assert(squares <= by_sizes && squares >= 0.3 * by_sizes);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("reduce");
-    TCase *test = tcase_create("reduce");
-    tcase_set_timeout(test, 60);
-    tcase_add_test(test, roundings);
-    tcase_add_test(test, cuts);
-    tcase_add_test(test, ranges);
-    tcase_add_test(test, sizes);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -8,6 +8,9 @@
 
 #include "oracle/report/private/format.h"
 
+TIMEOUT(120);
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* What no page may hold: it must show itself without a network and without scripts. */
 static void check_alone(const char *text)
 {
@@ -45,7 +48,7 @@ static void check_row(const char *text, const char *tap, const char *const *word
 
 /* Goal:  verdict and first divergence on top, then every stage in order with its numbers in full, then the notes.
  * Seen to fail with a stage left out, rel_l2 printed for max_rel, and the finding left out on top. */
-START_TEST(stages)
+TEST(stages)
 {
     static const char *const taps[] = { "embed", "layers.0.mid", "layers.3.attn_lse", "layers.3.attn_out",
                                         "layers.3.moe.experts" };
@@ -78,12 +81,11 @@ START_TEST(stages)
     check_row(text, "layers.3.moe.experts", (const char *[]){ "inadmissible: 1 of 2 sets differ", NULL });
     free(text);
 }
-END_TEST
 
 /* The pixels of a bar and of the mark of what is allowed, against the scale that the head of the table shows: 1e-7 to
  * 1e0. Here 2^-20 lies at log10(2^-20 / 1e-7) / 7 of 280.
  * Seen to fail with a scale of natural logarithms, another limit, and nothing drawn beyond the limit. */
-START_TEST(bars)
+TEST(bars)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -102,7 +104,6 @@ START_TEST(bars)
     free(row);
     free(text);
 }
-END_TEST
 
 enum { ROWS = 64, COLUMNS = 128, LEVELS = 10 };
 
@@ -215,7 +216,7 @@ static const struct {
     int T, C;
 } sizes[] = { { 67, 131 }, { 64, 128 }, { 5, 3 }, { 1, 1 }, { 131, 1 }, { 2, 1009 } };
 
-START_TEST(map)
+LOOP_TEST(map, sizeof sizes / sizeof sizes[0])
 {
     const int T = sizes[_i].T, C = sizes[_i].C;
     double *want = malloc((size_t)(T * C) * sizeof *want), *got = malloc((size_t)(T * C) * sizeof *got);
@@ -243,13 +244,12 @@ START_TEST(map)
     free(got);
     free(shares);
 }
-END_TEST
 
 /* Goal:  NaN and infinities have a level of their own, at which the key says so; equal infinities are no error; with
  *        a reference of zeros every error is infinite.
  * Seen to fail with NaN left out of a cell's maximum, with Inf - Inf taken for an error, and with errors over a
  * reference of zeros taken for 0. */
-START_TEST(not_finite)
+TEST(not_finite)
 {
     const double want[6] = { -INFINITY, 1, 1, INFINITY, 1, 0.5 }, got[6] = { -INFINITY, NAN, 1, 1, 1.25, 0.5 };
     const int levels[6] = { -1, 9, -1, 9, 7, -1 };     /* 0.25 / 1e-5: up to 10^4.5 */
@@ -270,12 +270,11 @@ START_TEST(not_finite)
     ck_assert(p.level[0][0] == 9 && p.level[0][1] == -1);
     free(text);
 }
-END_TEST
 
 /* Goal:  a candidate with some of the rows, and the slots of experts in another order, are aligned as they are judged.
  * Given: expert_out [5,3,2]; the candidate has rows 1, 3, 4; in row 3 its slots are turned, and expert 7 stands for 2.
  * Seen to fail with the candidate's places taken from the reference, and with row numbers for places. */
-START_TEST(aligned)
+TEST(aligned)
 {
     const int32_t ids[15] = { 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2 }, rows[3] = { 1, 3, 4 };
     const int32_t got_ids[9] = { 0, 1, 2, 1, 7, 0, 0, 1, 2 };
@@ -310,7 +309,6 @@ START_TEST(aligned)
     ck_assert_ptr_nonnull(strstr(text, "channel = k * 2 + h. 3 rows x 6 channels in 3 x 6 cells"));
     free(text);
 }
-END_TEST
 
 enum { T = 70, G = 2, N = 3, B = 11, E = 7 };
 
@@ -367,7 +365,7 @@ static void check_load(const char *text, const int32_t *want, const int32_t *got
  *        set changed in each fifth row, and one id out of range.
  * Seen to fail with group 0 drawn twice, the candidate's ids taken for the reference's, a difference taken from one
  * side alone, the load of slot 0 alone, other ids underlined, and the counts in another order. */
-START_TEST(selections)
+TEST(selections)
 {
     static int32_t want[T * G * N], got[T * G * N], experts[T * 2], got_experts[T * 2];
     static double scores[T * E];
@@ -413,11 +411,10 @@ START_TEST(selections)
     check_load(text, experts, got_experts);
     free(text);
 }
-END_TEST
 
 /* Goal:  without a stage there is a page all the same, and it does not look like a pass.
  * Seen to fail with the verdict of a comparison without stages set to pass. */
-START_TEST(nothing)
+TEST(nothing)
 {
     const double one = 1;
     dump_one(reference_path, "embed", M3_F64, &one, 1, 1, -1);
@@ -430,11 +427,10 @@ START_TEST(nothing)
     ck_assert_ptr_null(strstr(text, "pass"));
     free(text);
 }
-END_TEST
 
 /* Goal:  a page of stages that all pass has no maps, but the pictures of its selections.
  * Seen to fail with maps drawn of passing stages. */
-START_TEST(all_pass)
+TEST(all_pass)
 {
     const double x[4] = { 1, 2, 3, 4 };
     const int32_t ids[4] = { 0, 1, 1, 2 };
@@ -453,11 +449,10 @@ START_TEST(all_pass)
     past(text, "<title>expert 1: reference 2, candidate 2</title>");
     free(text);
 }
-END_TEST
 
 /* Names and words that XML cannot hold as they are: files, metadata, tensors, the address of the specification.
  * Seen to fail with the metadata and with the address printed as they are. */
-START_TEST(odd_words)
+TEST(odd_words)
 {
     const double one = 1;
     snprintf(candidate_path, sizeof candidate_path, "%s/a<b>&\"\x01\xff.safetensors", folder);
@@ -488,11 +483,10 @@ START_TEST(odd_words)
     past(text, "<a href=\"a&quot;b&amp;c#51-embed\">");
     free(text);
 }
-END_TEST
 
 /* Goal:  maps are bounded: the first fine, those after them coarse, and the rest counted; so is the page.
  * Seen to fail with the limit left out, and with all maps fine. */
-START_TEST(bounded)
+TEST(bounded)
 {
     enum { STAGES = 120 };
     static double want[64 * 128], got[64 * 128];
@@ -520,26 +514,4 @@ START_TEST(bounded)
     past(text, "<p>20 more stages fail and have no map here");
     ck_assert_uint_lt(strlen(text), 2000000);
     free(text);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("html");
-    TCase *tests = tcase_create("html");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, stages);
-    tcase_add_test(tests, bars);
-    tcase_add_loop_test(tests, map, 0, sizeof sizes / sizeof sizes[0]);
-    tcase_add_test(tests, not_finite);
-    tcase_add_test(tests, aligned);
-    tcase_add_test(tests, selections);
-    tcase_add_test(tests, nothing);
-    tcase_add_test(tests, all_pass);
-    tcase_add_test(tests, odd_words);
-    tcase_add_test(tests, bounded);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -6,6 +6,8 @@
 
 #include "oracle/report/private/format.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* `expected` with what XML cannot hold as it is written out, to be freed. Dumb: all replacements in turn. */
 static char *escaped(const char *expected)
 {
@@ -45,7 +47,7 @@ static const char *check_case(const char *at, const struct m3_finding *stage, co
 /* Goal:  one case per stage, in order, named by tap and layer, with the words of the terminal; counts that add up;
  *        notes and the verdict as properties.
  * Seen to fail with the layer's name cut by one, with skipped counted as failures, and with notes left out. */
-START_TEST(stages)
+TEST(stages)
 {
     static const char *const layers[] = { "model", "layers.0", "layers.3", "layers.3", "layers.3" };
     write_kinds();
@@ -66,12 +68,11 @@ START_TEST(stages)
     ck_assert_ptr_nonnull(strstr(text, "got nan"));
     free(text);
 }
-END_TEST
 
 /* Goal:  what exits with 3 is an error, so that no reader takes it for a pass: nothing matched, another model, only
  *        stages without a verdict, and stages that pass beside one that is not comparable.
  * Seen to fail with the error left out when there is no stage, and where some stages pass. */
-START_TEST(not_comparable)
+LOOP_TEST(not_comparable, 4)
 {
     static const struct {
         int pass, nan, fail;            /* taps of the reference and the candidate */
@@ -106,12 +107,11 @@ START_TEST(not_comparable)
     }
     free(text);
 }
-END_TEST
 
 /* Goal:  what passes in part is a failure of its own, so that no reader takes it for a pass.
  * Given: a tap that passes, and one that only the candidate holds.
  * Seen to fail with the case left out. */
-START_TEST(partial)
+TEST(partial)
 {
     const double one = 1;
     struct dump dump;
@@ -128,11 +128,10 @@ START_TEST(partial)
     past(at, " name=\"judged\"><failure type=\"partial\" message=\"stages that nothing could judge: 1\"/>");
     free(text);
 }
-END_TEST
 
 /* Goal:  names of files and tensors that XML cannot hold as they are.
  * Seen to fail with '"' printed as it is, and with control characters let through. */
-START_TEST(odd_names)
+TEST(odd_names)
 {
     const double one = 1;
     snprintf(candidate_path, sizeof candidate_path, "%s/a<b>&\"'\x01\xff.safetensors", folder);
@@ -149,10 +148,9 @@ START_TEST(odd_names)
     ck_assert_ptr_nonnull(strstr(text, "first ]]&gt;&lt;x y=&quot;1&quot;&gt;&amp;amp;\"/>"));
     free(text);
 }
-END_TEST
 
 /* Seen to fail with the stream's error not checked. */
-START_TEST(full_disk)
+TEST(full_disk)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -167,20 +165,4 @@ START_TEST(full_disk)
         ck_assert_int_eq((html ? m3_report_html : m3_report_junit)(out, &subject, &error), M3_IO);
         fclose(out);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("junit");
-    TCase *tests = tcase_create("junit");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, stages);
-    tcase_add_loop_test(tests, not_comparable, 0, 4);
-    tcase_add_test(tests, partial);
-    tcase_add_test(tests, odd_names);
-    tcase_add_test(tests, full_disk);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

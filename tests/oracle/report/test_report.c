@@ -7,6 +7,8 @@
 
 #include "oracle/report/report.h"
 
+FIXTURE(dumps_setup, dumps_teardown);
+
 /* The position after the next `words`, which must be there. */
 __attribute__((noinline)) static const char *after(const char *at, const char *words)
 {
@@ -32,7 +34,7 @@ static void check_text(const char *text, const char *expected)
  * Claim: embed uses 2^-20 / (2^-18 + 1e-7) = 24.4% of what is allowed; attn_out 0.25 / 1e-5 = 2.5e+06%, its L2 is
  *        sqrt(2 / 16) / sqrt(2.328125) = 0.232. -0.75f is bf400000, -1 is bff0000000000000.
  * Seen to fail with got and want exchanged, and with the bits of a double for a float. */
-START_TEST(as_text)
+TEST(as_text)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -71,12 +73,11 @@ START_TEST(as_text)
     ck_assert_ptr_null(strstr(text, "pass            embed"));
     free(text);
 }
-END_TEST
 
 /* Goal:  however much is wrong, at most 25 lines, and a count of what is not shown; all of it where all is asked for.
  * Given: 40 taps that fail in execution order, the 20th by most, and notes of both kinds.
  * Seen to fail with the room for stages not reduced by the notes, and with stages in execution order. */
-START_TEST(at_most_25_lines)
+TEST(at_most_25_lines)
 {
     double want[2] = { 1, 0 }, got[2] = { 2, 0 };
     struct dump dump;
@@ -110,10 +111,9 @@ START_TEST(at_most_25_lines)
     after(text, "\nfail            layers.39.mid ");
     free(text);
 }
-END_TEST
 
 /* Seen to fail with "1 of 1" for "all", and with the verdict of a comparison without stages set to pass. */
-START_TEST(text_of_a_pass_and_of_nothing)
+TEST(text_of_a_pass_and_of_nothing)
 {
     const double x[2] = { 1, 0 }, y[2] = { 2, 0 };
     for (int fail = 0; fail < 2; fail++) {
@@ -142,7 +142,6 @@ START_TEST(text_of_a_pass_and_of_nothing)
     ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 1 not in the reference, 2 missing; "));
     free(text);
 }
-END_TEST
 
 static const char *string_of(const json_t *object, const char *key)
 {
@@ -171,7 +170,7 @@ static json_t *line(const char *text, int i)
 
 /* Goal:  the fixed keys, on the same two dumps; one object a line and nothing else.
  * Seen to fail with NaN given to json_real (no line at all), and with the failed count for `stages`. */
-START_TEST(json_stages)
+TEST(json_stages)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -207,9 +206,8 @@ START_TEST(json_stages)
     json_decref(out);
     free(text);
 }
-END_TEST
 
-START_TEST(json_selection_and_summary)
+TEST(json_selection_and_summary)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -240,11 +238,10 @@ START_TEST(json_selection_and_summary)
     json_decref(summary);
     free(text);
 }
-END_TEST
 
 /* Goal:  a report that cannot be written says so.
  * Seen to fail with the stream's error not checked. */
-START_TEST(full_disk)
+TEST(full_disk)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
@@ -254,22 +251,4 @@ START_TEST(full_disk)
         ck_assert_int_eq((json ? m3_report_json : m3_report_text)(out, &result, M3_REPORT_ALL, &error), M3_IO);
         fclose(out);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("report");
-    TCase *tests = tcase_create("report");
-    tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, as_text);
-    tcase_add_test(tests, at_most_25_lines);
-    tcase_add_test(tests, at_most_25_lines);
-    tcase_add_test(tests, text_of_a_pass_and_of_nothing);
-    tcase_add_test(tests, json_stages);
-    tcase_add_test(tests, json_selection_and_summary);
-    tcase_add_test(tests, full_disk);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,6 +9,8 @@
 
 #include "oracle/judge/server/answer.h"
 
+FIXTURE(make_folder, remove_folder);
+
 #define CANDIDATES "tests/candidates/answer_"
 enum { V = 211, PROMPT = 40, NEW = 20 };
 
@@ -38,7 +40,7 @@ static const struct {
               { "vllm_tokens", 0, 1 }, { "llama_cpp", 0, 1 }, { "llama_cpp_post", 0, 1 } };
 
 /* Claim: each form gives the entries of SGLang's answer, which the same run made; ids ascending. */
-START_TEST(same_numbers)
+LOOP_TEST(same_numbers, sizeof forms / sizeof *forms)
 {
     struct m3_answer want = answer_of("sglang"), a = answer_of(forms[_i].form);
     ck_assert_int_eq(want.count, PROMPT + NEW - 1);
@@ -60,10 +62,9 @@ START_TEST(same_numbers)
     m3_answer_free(&a);
     m3_answer_free(&want);
 }
-END_TEST
 
 /* Claim: the tokens are those of the plain answer, wherever the form states them. */
-START_TEST(same_tokens)
+TEST(same_tokens)
 {
     static const char *const with_prompt[] = { "vllm", "vllm_echo", "sglang" };
     static const char *const with_tokens[] = { "vllm",      "vllm_echo",      "vllm_chat", "vllm_tokens",
@@ -86,10 +87,9 @@ START_TEST(same_tokens)
     }
     m3_answer_free(&want);
 }
-END_TEST
 
 /* Claim: a prompt that is not that of the answer is an error that names the position. */
-START_TEST(other_prompt)
+TEST(other_prompt)
 {
     static const char *const all[] = { "vllm", "vllm_echo", "vllm_chat", "sglang" };
     struct m3_answer plain = answer_of("plain");
@@ -121,7 +121,6 @@ START_TEST(other_prompt)
     }
     m3_answer_free(&plain);
 }
-END_TEST
 
 #define CHAT(items) "{\"choices\":[{\"logprobs\":{\"content\":[" items "]}}]}"
 #define LLAMA(items) "{\"completion_probabilities\":[" items "]}"
@@ -201,7 +200,7 @@ static const struct {
     { "{\"prompt_ids\":[1,2],\"ids\":[3.5]}", "no whole number" },
 };
 
-START_TEST(refusals)
+LOOP_TEST(refusals, sizeof refused / sizeof *refused)
 {
     struct m3_answer a;
     struct m3_error error = { 0 };
@@ -213,10 +212,9 @@ START_TEST(refusals)
     m3_answer_free(&a);
     m3_error_free(&error);
 }
-END_TEST
 
 /* Claim: -9999 and "-Infinity" are impossible tokens; a chosen token outside its list joins it; null is missing. */
-START_TEST(special_values)
+TEST(special_values)
 {
     static const char text[] = "{\"choices\":[{\"prompt_token_ids\":[1,2,3,4],\"prompt_logprobs\":[null,"
                                "{\"2\":{\"logprob\":-9999.0},\"9\":{\"logprob\":-0.5}},null,{\"4\":\"-Infinity\"}]}]}";
@@ -236,7 +234,6 @@ START_TEST(special_values)
     ck_assert(a.ids[0] == 2 && a.ids[1] == 5 && a.ids[2] == 9 && a.logprobs[1] == -7.5);
     m3_answer_free(&a);
 }
-END_TEST
 
 static struct m3_answer answer_in(const char *text)
 {
@@ -249,7 +246,7 @@ static struct m3_answer answer_in(const char *text)
 }
 
 /* Claim: an echoed prompt is the prompt, also where its ids are stated beside it. */
-START_TEST(echo_with_ids)
+TEST(echo_with_ids)
 {
     struct m3_answer a = answer_in(ECHO("1,2", "[3]"));
     ck_assert(a.prompt_count == 2 && a.prompt[0] == 1 && a.prompt[1] == 2);
@@ -258,7 +255,6 @@ START_TEST(echo_with_ids)
     ck_assert(a.places[1].generated && a.places[1].place == 0 && a.places[1].chosen == 3);
     m3_answer_free(&a);
 }
-END_TEST
 
 #define ITEM(id) "{\"id\":" #id ",\"logprob\":-0." #id "}"
 #define TOKENS(ids, items) "{\"tokens\":[" ids "],\"tokens_predicted\":4,\"completion_probabilities\":[" items "]}"
@@ -277,7 +273,7 @@ static const struct {
     { TOKENS("6,5,5,8", ITEM(6) "," ITEM(5) "," ITEM(5)), { 0, 1, 2 }, 3, 0, 1 },
 };
 
-START_TEST(shorter_lists)
+LOOP_TEST(shorter_lists, sizeof shorter / sizeof *shorter)
 {
     struct m3_answer a = answer_in(shorter[_i].text);
     ck_assert_int_eq(a.generated_count, 4);
@@ -292,10 +288,9 @@ START_TEST(shorter_lists)
     }
     m3_answer_free(&a);
 }
-END_TEST
 
 /* Claim: entries without ids are left out, and a note says so. */
-START_TEST(texts_in_lists)
+TEST(texts_in_lists)
 {
     struct m3_answer a = answer_in(CHAT("{\"token\":\"token_id:5\",\"logprob\":-1,\"top_logprobs\":"
                                         "[{\"token\":\"token_id:5\",\"logprob\":-1},"
@@ -307,32 +302,12 @@ START_TEST(texts_in_lists)
     ck_assert(a.entries == 1 && a.without_id == 2);
     m3_answer_free(&a);
 }
-END_TEST
 
 /* Claim: dumps are no answers. */
-START_TEST(dumps)
+TEST(dumps)
 {
     ck_assert(!m3_is_answer("tests/candidates/case.safetensors"));
     ck_assert(!m3_is_answer("tests/candidates/bf16.safetensors.gz"));
     ck_assert(!m3_is_answer("golden/tiny/positions.safetensors"));
     ck_assert(!m3_is_answer("missing"));
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *s = suite_create("answer");
-    TCase *t = tcase_create("answer");
-    suite_add_tcase(s, t);
-    tcase_add_checked_fixture(t, make_folder, remove_folder);
-    tcase_add_loop_test(t, same_numbers, 0, sizeof forms / sizeof *forms);
-    tcase_add_test(t, same_tokens);
-    tcase_add_test(t, other_prompt);
-    tcase_add_loop_test(t, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(t, special_values);
-    tcase_add_test(t, echo_with_ids);
-    tcase_add_loop_test(t, shorter_lists, 0, sizeof shorter / sizeof *shorter);
-    tcase_add_test(t, texts_in_lists);
-    tcase_add_test(t, dumps);
-    return s;
 }

@@ -9,6 +9,9 @@
 #include "oracle/variants/private/honest.h"
 #include "twin.h"
 
+TIMEOUT(300);
+FIXTURE(make_folder, remove_folder);
+
 struct subject {
     struct m3_model *model;
     struct m3_case c;
@@ -90,7 +93,7 @@ static const struct {
     { "golden/block128/model", "golden/block128/case.safetensors", M3_SELECT_GROUP, 700, 4 },
 };
 
-START_TEST(same_operators)
+LOOP_TEST(same_operators, sizeof floats / sizeof *floats)
 {
     write_text(in_folder("plain.json"), "{\"name\": \"plain\", \"u\": \"f32\"}");
     struct subject s = subject_of(floats[_i].model, floats[_i].c, in_folder("plain.json"));
@@ -113,7 +116,6 @@ START_TEST(same_operators)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  each point rounds, where it is, and nothing else does.
  * Given: a profile that stores one inner point in bf16; six runs, so that it is surely not passed over in all.
@@ -144,7 +146,7 @@ static const struct {
     { "vision.layers.0.rope.cos", "vision.layers.0.k_proj", "vision.layers.0.k_rope" },
 };
 
-START_TEST(each_point)
+LOOP_TEST(each_point, sizeof points / sizeof *points)
 {
     char text[200];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", \"store\": {\"%s\": \"bf16\"}}", points[_i].point);
@@ -164,7 +166,6 @@ START_TEST(each_point)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  stored weights and inputs are rounded where the profile says so, with each rule of scales.
  * Claim: the one tap after it is off by what BF16, by what E4M3 makes; its neighbour by float's rounding.
@@ -189,7 +190,7 @@ static const struct {
       "layers.4.moe.expert_out", 0.005, 0.05 },
 };
 
-START_TEST(each_rule)
+LOOP_TEST(each_rule, sizeof rules / sizeof *rules)
 {
     char text[300];
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", %s}", rules[_i].field);
@@ -205,11 +206,10 @@ START_TEST(each_rule)
     m3_safetensors_close(file);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  the same seed gives the same file, whatever the threads; another seed another.
  * Seen to fail with draws by thread, with the seed left out. */
-START_TEST(repeats)
+TEST(repeats)
 {
     struct subject s = tiny("bf16");
     const char *const paths[] = { in_folder("a"), in_folder("b"), in_folder("c") };
@@ -232,14 +232,13 @@ START_TEST(repeats)
     m3_safetensors_close(c);
     end_subject(&s);
 }
-END_TEST
 
 /* Goal:  random rounding is right in the mean and has twice the variance of rounding to nearest.
  * Given: 40000 numbers in [1, 2) and in the subnormal range, BF16, F16, E4M3; numbers of the format; no numbers.
  * Claim: results are neighbours; mean error 0 to 5 sigma; mean square 1/6 of a step's square to 3 %; numbers of the
  *        format, zeros, infinities and NaN stay.
  * Seen to fail with truncation, with 15 random bits for 16, with the nearer neighbour. */
-START_TEST(rounding)
+TEST(rounding)
 {
     const enum m3_dtype dtypes[] = { M3_BF16, M3_F16, M3_F8_E4M3 };
     for (int f = 0; f < 3; f++) {
@@ -264,7 +263,6 @@ START_TEST(rounding)
         ck_assert(isnan(m3_rounded(&r, NAN, 1)));
     }
 }
-END_TEST
 
 /* ---- a correct candidate: the float engine with every tap rounded to BF16, to nearest */
 
@@ -317,7 +315,7 @@ static int round_tap(void *self, enum m3_tap tap, int64_t layer, void *data, int
  * Claim: not suspect, not beyond the largest, and not nearer than 0.7 of the median; the same with 2.1 times the
  *        largest, zeros (distance 1), NaN: suspect.
  * Seen to fail with the distances times 3, and with the sqrt(2) applied the other way round. */
-START_TEST(honest)
+TEST(honest)
 {
     char command[600];
     const char *build = getenv("BUILD");
@@ -361,26 +359,4 @@ START_TEST(honest)
     m3_envelope_close(envelope);
     m3_safetensors_close((struct m3_safetensors *)(uintptr_t)candidate.truth);
     end_subject(&s);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("envelope_make");
-    TCase *test = tcase_create("envelope_make");
-    tcase_set_timeout(test, 300);
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_loop_test(test, same_operators, 0, sizeof floats / sizeof *floats);
-    tcase_add_loop_test(test, each_point, 0, sizeof points / sizeof *points);
-    tcase_add_loop_test(test, each_rule, 0, sizeof rules / sizeof *rules);
-    tcase_add_test(test, repeats);
-    tcase_add_test(test, honest);
-    suite_add_tcase(suite, test);
-
-    TCase *numbers = tcase_create("numbers");
-    tcase_add_checked_fixture(numbers, make_folder, remove_folder);
-    tcase_add_test(numbers, rounding);
-    suite_add_tcase(suite, numbers);
-    return suite;
 }

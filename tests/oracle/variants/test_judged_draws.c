@@ -35,6 +35,10 @@ static void teardown(void)
     m3_model_close(model);
 }
 
+TIMEOUT(300);
+FIXTURE(setup, teardown);
+FIXTURE_ONCE(make_truth, remove_folder);
+
 static void under(const char *name, int skips_nothing)
 {
     m3_honest_free(honest);
@@ -84,7 +88,7 @@ static const struct {
     { "fp8", "bf16" },      { "fp8+act_token", "bf16" },
 };
 
-START_TEST(draws)
+LOOP_TEST(draws, sizeof profiles / sizeof *profiles)
 {
     const int in_8_bits = strncmp(profiles[_i].name, "fp8", 3) == 0;
     int explained = 0;
@@ -103,7 +107,6 @@ START_TEST(draws)
     }
     ck_assert_int_gt(explained, 0);
 }
-END_TEST
 
 /* Goal:  in fp8 the sums of a layer are judged from the candidate's own taps, and the experts by drift.
  * Claim: each mistake is found where it was made; two of them in each slice.
@@ -117,7 +120,7 @@ static const struct {
     { "act.swap", "layers.2.moe.expert_out" },
 };
 
-START_TEST(mistakes_in_fp8)
+LOOP_TEST(mistakes_in_fp8, sizeof in_fp8 / sizeof *in_fp8)
 {
     char first[80];
     if (!in_slice(_i, 2)) return;
@@ -127,13 +130,12 @@ START_TEST(mistakes_in_fp8)
     snprintf(first, sizeof first, "first divergence %s;", in_fp8[_i].tap);
     ck_assert(has("out", first));
 }
-END_TEST
 
 /* Goal:  blame judges layer outputs and logits alone by what honest implementations make of the candidate's outputs.
  * Claim: draws pass; a mistake is found in the first layer that has it, which reads outputs that are right; without the
  *        implementations the run is partial; the same dump cut to the logits fails too.
  * Seen to fail with each layer run from the run's own output instead of the candidate's. */
-START_TEST(blamed_outputs)
+TEST(blamed_outputs)
 {
     under("bf16", 0);
     for (int number = 0; number < 2; number++) {
@@ -152,7 +154,6 @@ START_TEST(blamed_outputs)
     make_mistake("moe.no_scale", "logits");
     ck_assert_int_eq(blame("bf16", ""), 1);
 }
-END_TEST
 
 /* The word W of "with --profile PROFILE+W nothing is wrong"; "" if nothing of the kind is said. */
 static void word_said(char word[64])
@@ -169,7 +170,7 @@ static void word_said(char word[64])
  * Given: mistakes under bf16, two or three of them in each slice.
  * Claim: a word is not named beside a known mistake; with the profile that is named the same command passes.
  * Seen to fail with words tried whether or not a mistake is named. */
-START_TEST(words_are_tried)
+TEST(words_are_tried)
 {
     static const char *const ids[] = { "select.lse",   "select.union",      "select.mean_heads", "select.no_local",
                                        "index.scale",  "attn.partial_bf16", "rope.full",         "rope.after_norm_swap",
@@ -188,21 +189,4 @@ START_TEST(words_are_tried)
         ck_assert_msg(m3ref("check " MODEL " %s --case " CASE " --profile %s", in_folder("candidate"), profile) == 0,
                       "%s: %s does not pass", ids[i], profile);
     }
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("judged draws");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 300);
-    tcase_add_unchecked_fixture(all, make_truth, remove_folder);
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, draws, 0, sizeof profiles / sizeof *profiles);
-    tcase_add_loop_test(all, mistakes_in_fp8, 0, sizeof in_fp8 / sizeof *in_fp8);
-    tcase_add_test(all, blamed_outputs);
-    tcase_add_test(all, words_are_tried);
-    suite_add_tcase(suite, all);
-    return suite;
 }

@@ -47,6 +47,9 @@ static void teardown(void)
     remove_folder();
 }
 
+TIMEOUT(240);
+FIXTURE(setup, teardown);
+
 static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
 static const struct run_case *case_named(const char *name)
@@ -256,7 +259,7 @@ static void named(const struct m3_mistake *mistake, const char *tap)
  *        where the profile permits as much. A correct run has no culprit.
  * Seen to fail with a group's own scores for the next group's, figures changed in SPEC, a limit of 0.1 for 1e-5 in
  * compare, the last tap that fails for the culprit. */
-START_TEST(found)
+LOOP_TEST(found, CASES)
 {
     static struct spec_row rows[SPEC_ROWS];
     const int count = spec_rows(rows, 5);
@@ -288,7 +291,6 @@ START_TEST(found)
         if (in_slice(i, 4)) named(mistake, blamed);
     }
 }
-END_TEST
 
 /* ---- readings of which a mistake is right */
 
@@ -316,7 +318,7 @@ enum { RIGHT = sizeof right / sizeof right[0] };
  * Claim: every stage that both hold passes (a golden of a reading holds some taps, the run all); every mistake with a
  *        reading is tried, and no other.
  * Seen to fail with pool=lse for index_scale=rsqrt. */
-START_TEST(readings)
+LOOP_TEST(readings, RIGHT)
 {
     const struct m3_mistake *mistake = m3_mistake_named(right[_i].id);
     int with = 0;
@@ -334,7 +336,6 @@ START_TEST(readings)
     ck_assert_int_eq(result.judged, result.count);
     forget();
 }
-END_TEST
 
 /* ---- mistakes of no name */
 
@@ -412,7 +413,7 @@ static void diverges_at(const char *what, const char *tap)
  *        continues from it. A slice has each tap in one way, and each way with a quarter of the taps.
  * Claim: it is the first divergence, and the culprit.
  * Seen to fail with a limit of 10 for 1e-5 in compare. */
-START_TEST(not_computed)
+TEST(not_computed)
 {
     /* clang-format off */
     static const char *const taps[] = {
@@ -437,13 +438,12 @@ START_TEST(not_computed)
             free(spoilt.before);
         }
 }
-END_TEST
 
 /* Goal:  NaN is found wherever it stands.
  * Given: a correct dump with one NaN, in each float tap in turn, a third of them in each slice.
  * Claim: that tap fails first; of every tenth, that it is the culprit, of all in ten slices.
  * Seen to fail with elements that are NaN left out of what compare measures; with one element beyond HARD let pass. */
-START_TEST(nan_anywhere)
+TEST(nan_anywhere)
 {
     static const float nan_f32 = NAN;
     open_case(case_named("tiny"));
@@ -473,7 +473,6 @@ START_TEST(nan_anywhere)
     m3_safetensors_close(reference);
     ck_assert_int_ge(tried, 115);
 }
-END_TEST
 
 /* Call `at` of linear leaves out one product; -1: every call rounds each sum to bf16. */
 struct careless {
@@ -515,7 +514,7 @@ static int careless_linear(struct m3_ctx *ctx, real *y, const real *x, const str
  *        down); all of them round every partial sum.
  * Claim: the tap of that call is the first divergence and the culprit; with sums in bf16 the first linear's.
  * Seen to fail with a limit of 0.1 for 1e-5 in compare; with one element beyond HARD let pass. */
-START_TEST(careless_sums)
+TEST(careless_sums)
 {
     /* clang-format off */
     static const struct { int64_t at; const char *tap; } calls[] = {
@@ -537,13 +536,12 @@ START_TEST(careless_sums)
         blames(calls[i].tap, calls[i].tap);
     }
 }
-END_TEST
 
 /* Goal:  tokens in another order are found.
  * Given: a run whose dump claims the case, on its ids with two of them exchanged.
  * Claim: `embed` diverges, and is the culprit.
  * Seen to fail with a limit of 10 for 1e-5 in compare. */
-START_TEST(shuffled_tokens)
+TEST(shuffled_tokens)
 {
     open_case(case_named("tiny"));
     dump("reference.safetensors", NULL);
@@ -557,7 +555,6 @@ START_TEST(shuffled_tokens)
     diverges_at("ids", "embed");
     blames("ids", "embed");
 }
-END_TEST
 
 /* ---- the lists themselves */
 
@@ -565,7 +562,7 @@ END_TEST
  * Given: both tables of SPEC 7.12; the number of known bugs.
  * Claim: the first has every mistake once, in order; no bug is in both; together they are that many.
  * Seen to fail with a row of either table left out. */
-START_TEST(complete)
+TEST(complete)
 {
     static struct spec_row made[SPEC_ROWS], others[SPEC_ROWS];
     const int mistakes = spec_rows(made, 5), rest = spec_rows(others, 1);
@@ -585,13 +582,12 @@ START_TEST(complete)
     ck_assert_ptr_null(m3_mistake_at(mistakes));
     ck_assert_ptr_null(m3_mistake_named("rope"));
 }
-END_TEST
 
 /* Goal:  an input on which a mistake cannot show is told from one on which it can.
  * Given: the M2 model, which is without all that most mistakes need; a prompt that fits into one list.
  * Claim: what is missing, by name; nothing where it is there.
  * Seen to fail with a list's worth of keys taken for more. */
-START_TEST(what_is_lacking)
+TEST(what_is_lacking)
 {
     static const struct {
         const char *id, *missing;
@@ -625,24 +621,4 @@ START_TEST(what_is_lacking)
     ck_assert(missing && strcmp(missing, "more blocks than a list holds") == 0);
     the_case.T = 13;
     ck_assert_ptr_null(m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case));
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("known_bugs");
-    TCase *test = tcase_create("known_bugs");
-    tcase_set_timeout(test, 240);
-    tcase_add_checked_fixture(test, setup, teardown);
-    tcase_add_loop_test(test, found, 0, CASES);
-    tcase_add_loop_test(test, readings, 0, RIGHT);
-    tcase_add_test(test, not_computed);
-    tcase_add_test(test, nan_anywhere);
-    tcase_add_test(test, careless_sums);
-    tcase_add_test(test, shuffled_tokens);
-    tcase_add_test(test, complete);
-    tcase_add_test(test, what_is_lacking);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -4,6 +4,8 @@
 
 #include "passes.h"
 
+TIMEOUT(300);
+
 static struct pass p;
 
 /* A change of one of them. */
@@ -301,7 +303,7 @@ static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size
  * Given: golden/tiny, with gates and ups that are clamped; a picture.
  * Claim: within 1e-7 of the largest, of difference quotients in long double; 0 for the clamped elements left out.
  * Seen to fail with the derivative by alpha left out where gates inside a gated MLP are clamped. */
-START_TEST(text)
+TEST(text)
 {
     const size_t alpha = offsetof(struct change, alpha), limit = offsetof(struct change, limit);
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
@@ -325,9 +327,8 @@ START_TEST(text)
         check(M3_TAP_INDEX_BLOCK_SCORES, 3, m3_by_index_scale, offsetof(struct change, log_index), 1e-6L);
     pass_end(&p);
 }
-END_TEST
 
-START_TEST(pictures)
+TEST(pictures)
 {
     pass_run(&p, "golden/tiny/model", "golden/vision/still_case.safetensors", M3_LINEAR_ORDERED);
     check(M3_TAP_VISION_Q_ROPE, 1, m3_by_theta, offsetof(struct change, log_theta), 1e-6L);
@@ -335,17 +336,4 @@ START_TEST(pictures)
     check(M3_TAP_VISION_ATTN, 1, m3_by_cap, offsetof(struct change, cap), 1e-6L);
     check(M3_TAP_NORM2, 0, m3_by_eps, offsetof(struct change, eps), 1e-6L);
     pass_end(&p);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("derivatives");
-    TCase *test = tcase_create("derivatives");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, text);
-    tcase_add_test(test, pictures);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -5,6 +5,8 @@
 
 #include "passes.h"
 
+TIMEOUT(300);
+
 /* ---- the statistic */
 
 enum { ROWS = 40, WIDTH = 30 };
@@ -45,7 +47,7 @@ static void draw(struct numbers *n, double change, uint64_t *state)
  *        over 400 draws; a change of 11
  *        standard errors, of which the mean of roundings may be 2, is seen; nothing beyond 4.5 without one.
  * Seen to fail with sums without the weights 1 / v. */
-START_TEST(fit)
+TEST(fit)
 {
     uint64_t state = 1;
     static struct numbers n;
@@ -67,14 +69,13 @@ START_TEST(fit)
     printf("filter: mean (change / standard error)^2 of honest draws %.2f\n", squares);
     ck_assert(squares > 0.6 && squares < 1.2);
 }
-END_TEST
 
 /* Goal:  what would fool independent errors does not.
  * Claim: |z| below 5 where all rows are alike, where all columns are, where one row has nearly all of the derivative,
  *        where three rows are given, where the errors are the bias that is allowed; 0, and no NaN, where every number is
  *        NaN or infinite, or no derivative is known; NaN in some elements changes nothing but their absence.
  * Seen to fail without the jackknife over columns. */
-START_TEST(robust)
+TEST(robust)
 {
     uint64_t state = 2;
     static struct numbers n, alike;
@@ -102,7 +103,6 @@ START_TEST(robust)
     for (int i = 0; i < ROWS * WIDTH; i++) alike.d[i] = NAN, n.g[i] = 0;
     ck_assert(fit_of(&alike, ROWS).z == 0 && fit_of(&n, ROWS).z == 0 && fit_of(&n, 0).z == 0);
 }
-END_TEST
 
 /* ---- a bf16 engine */
 
@@ -285,7 +285,7 @@ static const struct at {
  * Given: golden/tiny, random operands, a bf16 engine.
  * Claim: of 60 draws of five taps no |z| reaches 4.5, all pass.
  * Seen to fail with the largest of the quotients in place of the least, and without the mean of roundings. */
-START_TEST(honest)
+TEST(honest)
 {
     open_bf16("golden/tiny/model", "golden/tiny/case.safetensors");
     const struct wrong w = right();
@@ -303,7 +303,6 @@ START_TEST(honest)
     }
     close_bf16();
 }
-END_TEST
 
 static void found(enum m3_tap tap, int64_t layer, const struct wrong *w, const char *name, double value)
 {
@@ -324,7 +323,7 @@ static void found(enum m3_tap tap, int64_t layer, const struct wrong *w, const c
  * Given: as above; golden/mtp, whose 15 rows of 32 channels see 0.5 % of the factor.
  * Claim: no element is too far off; suspect; the name, and the value within 5 standard errors.
  * Seen to fail with the tier left out for taps that are suspect anyway. */
-START_TEST(power)
+TEST(power)
 {
     open_bf16("golden/tiny/model", "golden/tiny/case.safetensors");
     const struct wrong none = right();
@@ -342,12 +341,11 @@ START_TEST(power)
     found(M3_TAP_ROUTED, M3_MTP_LAYER, &w, "routed scaling factor", w.factor);
     close_bf16();
 }
-END_TEST
 
 /* Goal:  taps that break assumptions give neither an alarm nor an error.
  * Claim: all rows equal and all values saturated: no parameter; one NaN: the verdict of the tiers.
  * Seen to fail with filters without columns where a single column has a derivative (limit; z = 68). */
-START_TEST(saturated)
+TEST(saturated)
 {
     open_bf16("golden/tiny/model", "golden/tiny/case.safetensors");
     const struct wrong w = right();
@@ -373,20 +371,4 @@ START_TEST(saturated)
     ck_assert(full.verdict == M3_VERDICT_PASS && !full.parameter.name);
     free(y);
     close_bf16();
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("parameters");
-    TCase *test = tcase_create("parameters");
-    tcase_set_timeout(test, 300);
-    tcase_add_test(test, fit);
-    tcase_add_test(test, robust);
-    tcase_add_test(test, honest);
-    tcase_add_test(test, power);
-    tcase_add_test(test, saturated);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -4,11 +4,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+FIXTURE(make_folder, remove_folder);
+
 static const char *const logits[] = { "logits" };
 
 /* Goal:  percentile, median, limits by hand; how many choices come before a tap.
  * Seen to fail with equal ones counted whole, with NaN compared by >, with the median of the lower half. */
-START_TEST(ranks)
+TEST(ranks)
 {
     struct m3_error error = { 0 };
     struct m3_profile *profile;
@@ -55,11 +57,10 @@ START_TEST(ranks)
     m3_envelope_close(envelope);
     m3_profile_close(profile);
 }
-END_TEST
 
 /* Goal:  a file of something else is refused by field.
  * Seen to fail with the profile's hash not compared, with numbers not checked. */
-START_TEST(refused)
+TEST(refused)
 {
     struct m3_error error = { 0 };
     struct m3_profile *profile;
@@ -98,17 +99,4 @@ START_TEST(refused)
     m3_error_free(&error);
     m3_envelope_close(NULL);
     m3_profile_close(profile);
-}
-END_TEST
-
-Suite *m3_suite(void);
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("envelope");
-    TCase *test = tcase_create("envelope");
-    tcase_add_checked_fixture(test, make_folder, remove_folder);
-    tcase_add_test(test, ranks);
-    tcase_add_test(test, refused);
-    suite_add_tcase(suite, test);
-    return suite;
 }

@@ -8,6 +8,8 @@
 #include "model/taps.h"
 #include "oracle/judge/rows/rows.h"
 
+FIXTURE(make_folder, remove_folder);
+
 enum { T = 40, WIDTH = 64, RUNS = 8 };
 static const double e = 0.01;           /* of every run, in every row */
 
@@ -126,7 +128,7 @@ static const struct {
     { 0.01, 12, M3_VERDICT_FAIL },     { 0.01, 2, M3_VERDICT_SUSPECT },   { NAN, 0, M3_VERDICT_FAIL },
 };
 
-START_TEST(by_error)
+LOOP_TEST(by_error, sizeof claims / sizeof *claims)
 {
     write_rows(in_folder("rows"), e, 8, 1);
     const struct made candidate = { in_folder("candidate"), 0, T, claims[_i].share, 63, claims[_i].worse };
@@ -139,14 +141,13 @@ START_TEST(by_error)
     ck_assert_double_eq_tol(v.nearest, claims[_i].share, 1e-2 * e);
     ck_assert_double_eq_tol(v.nearest_largest, sqrt(2) * e, 1e-2 * v.nearest_largest);
 }
-END_TEST
 
 /* Goal:  the nearest run counts, not only the distance from the truth.
  * Given: runs off by e, except one whose last row chose another expert; the last row alone.
  * Claim: a candidate near that one passes; one as far off elsewhere is suspect; without the runs' rows neither is
  * judged; far off where no run is, it fails.
  * Seen to fail with all rows of the tap judged. */
-START_TEST(one_row)
+TEST(one_row)
 {
     char path[512];
     snprintf(path, sizeof path, "%s", in_folder("candidate"));      /* its buffer is used again */
@@ -159,7 +160,6 @@ START_TEST(one_row)
     write_rows(in_folder("rows"), 0.9, 8, 0);
     ck_assert_int_eq(verdict_of(&(struct made){ path, T - 1, 1, 0.9, 63, 0 }).verdict, M3_VERDICT_NOT_JUDGED);
 }
-END_TEST
 
 /* Goal:  a few rows fail only beyond what is usual in the tap: 9 of 10 rows stay below it in all runs.
  * Given: 16 rows are the least that are judged as many. In the last 15 rows of the tap, and in no others, run 0 is off
@@ -167,7 +167,7 @@ END_TEST
  * Claim: a single row off by 5 e, where its own runs are off by e, is suspect, not wrong; off by 7 e, it is wrong. 16
  *        rows off by 2.1 e are wrong by their own runs.
  * Seen to fail with the row's own runs alone, with the median of the tap in place of 9 of 10, and with 17 for 16. */
-START_TEST(few_rows)
+TEST(few_rows)
 {
     char path[512];
     snprintf(path, sizeof path, "%s", in_folder("candidate"));
@@ -179,14 +179,13 @@ START_TEST(few_rows)
     ck_assert_int_eq(verdict_of(&(struct made){ path, 0, 16, 2.1 * e, 63, 0 }).verdict, M3_VERDICT_FAIL);
     ck_assert_int_eq(verdict_of(&(struct made){ path, 0, 15, 2.1 * e, 63, 0 }).verdict, M3_VERDICT_SUSPECT);
 }
-END_TEST
 
 /* Goal:  an error that only the last quarter of the rows has is noticed.
  * Given: run 0 is off by 3 e in the first 8 of 40 rows, which hides as much in other rows from all quantiles over the
  *        whole tap; a candidate that is off by 2.2 e in the last 8, 1.6 times as far as runs are from each other there.
  * Claim: it is suspect; and it passes if run 0 is off in the last 8 rows too.
  * Seen to fail with the quarter left out. */
-START_TEST(last_quarter)
+TEST(last_quarter)
 {
     for (int anywhere = 0; anywhere < 2; anywhere++) {
         off_from = anywhere ? T - 8 : 0, off_end = anywhere ? T : 8;
@@ -198,12 +197,11 @@ START_TEST(last_quarter)
         ck_assert_int_eq(v.verdict, anywhere ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT);
     }
 }
-END_TEST
 
 /* Goal:  nothing is judged by runs of something else.
  * Claim: no verdict, and a reason, for a tap without runs and for runs of a truth with other rows.
  * Seen to fail without the comparison of the rows' lengths. */
-START_TEST(not_of_this)
+TEST(not_of_this)
 {
     const struct made candidate = { in_folder("candidate"), 0, T, e, 63, 0 };
     write_rows(in_folder("rows"), e, 8.1, 1);
@@ -214,19 +212,4 @@ START_TEST(not_of_this)
     v = verdict_of(&candidate);
     ck_assert_int_eq(v.verdict, M3_VERDICT_NOT_JUDGED);
     ck_assert_str_eq(v.why, "honest implementations of the profile are not known for this tap");
-}
-END_TEST
-
-Suite *m3_suite(void)
-{
-    Suite *suite = suite_create("rows");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, make_folder, remove_folder);
-    tcase_add_loop_test(all, by_error, 0, sizeof claims / sizeof *claims);
-    tcase_add_test(all, one_row);
-    tcase_add_test(all, few_rows);
-    tcase_add_test(all, last_quarter);
-    tcase_add_test(all, not_of_this);
-    suite_add_tcase(suite, all);
-    return suite;
 }
