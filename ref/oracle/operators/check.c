@@ -73,7 +73,7 @@ static void take(struct m3_finding *finding, const struct m3_finding *judged)
     const struct m3_finding own = *finding;
     *finding = *judged;
     finding->tap = own.tap, finding->id = own.id, finding->layer = own.layer, finding->letters = own.letters;
-    finding->operator = NULL;   /* the report names the operator of the case */
+    finding->made_by = NULL;   /* the report names the operator of the case */
     finding->off = own.off;
     finding->off.rel_l2 = judged->created;
     finding->off.max_abs = fabs(judged->got - judged->want);

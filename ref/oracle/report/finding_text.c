@@ -91,7 +91,7 @@ void m3_print_precision(FILE *out, const struct m3_finding *f)
 
 /* ---- choices */
 
-int64_t m3_decisions(const struct m3_finding *f) { return f->operator != NULL ? f->elements : f->rows; }
+int64_t m3_decisions(const struct m3_finding *f) { return f->made_by != NULL ? f->elements : f->rows; }
 
 int64_t m3_differing(const struct m3_finding *f)
 {
@@ -121,9 +121,9 @@ static const char *noun_of(const struct m3_finding *f)
 static void print_wrong_choice(FILE *out, const struct m3_finding *f)
 {
     fprintf(out, "  %s %.0f in place of %.0f: ", noun_of(f), f->got, f->want);
-    if (f->operator != NULL) fputs(f->note, out);
+    if (f->made_by != NULL) fputs(f->note, out);
     else fprintf(out, "INADMISSIBLE, %s", f->note);
-    if (f->operator != NULL && !isnan(f->gap))
+    if (f->made_by != NULL && !isnan(f->gap))
         fprintf(out, ", scores %s and %.3gx their bounds apart", f->scores, f->gap);
     else if (!isnan(f->gap)) fprintf(out, ", gap %.3g, bound %.3g, scores of the %s", f->gap, f->bound, f->scores);
     fprintf(out, "; %" PRId64 " of %" PRId64, f->choices[M3_CHOICE_INADMISSIBLE], m3_decisions(f));
@@ -217,12 +217,12 @@ static void print_recomputed(FILE *out, const struct m3_finding *f)
     else if (f->selection) print_wrong_choice(out, f);
     else print_recomputed_values(out, f);
     m3_print_other_operators(out, f, "with the operator of", "with");
-    fprintf(out, "  (%s, SPEC %s)", f->operator, f->section);
+    fprintf(out, "  (%s, SPEC %s)", f->made_by, f->section);
 }
 
 void m3_print_finding(FILE *out, const struct m3_finding *f)
 {
-    if (f->operator != NULL) {
+    if (f->made_by != NULL) {
         print_recomputed(out, f);
         return;
     }

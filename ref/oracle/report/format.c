@@ -196,7 +196,7 @@ struct m3_report_cause m3_cause_of(const struct m3_judgement *all)
     struct m3_report_cause cause = { .profile_word = all->explained_by[0] ? all->explained_by : NULL };
     if (first == NULL) return cause;
     cause.culprit = first->tap;
-    cause.operator_name = first->operator;
+    cause.operator_name = first->made_by;
     cause.section = first->section;
     if (first->mistake != NULL) {
         cause.mistake = first->mistake->id;

@@ -31,7 +31,7 @@ static void print_size(FILE *out, const struct m3_finding *f)
         else if (!isfinite(f->tiers.headroom)) fputs(", where nothing is allowed", out);
         else fprintf(out, ", %.3g%% of what is allowed", 100 * f->tiers.headroom);
         fprintf(out, ", %" PRId64 " of %" PRId64 " %s", f->violations, f->elements, m3_plural(f->elements, "elements"));
-        if (f->note[0] && f->operator == NULL) fprintf(out, "; %s", f->note);
+        if (f->note[0] && f->made_by == NULL) fprintf(out, "; %s", f->note);
     }
 }
 
@@ -43,9 +43,9 @@ static void print_wrong(FILE *out, const struct m3_judgement *all)
     if (first->rank > 0) fputc(' ', out);
     m3_print_place(out, first);
     print_size(out, first);
-    if (first->operator == NULL) fprintf(out, "; next: %s", next_of(all));
+    if (first->made_by == NULL) fprintf(out, "; next: %s", next_of(all));
     else if (first->operators > 1) fprintf(out, "; next: dump %s too, to see which operator it is", first->since);
-    else fprintf(out, "; next: check the program's %s against SPEC %s", first->operator, first->section);
+    else fprintf(out, "; next: check the program's %s against SPEC %s", first->made_by, first->section);
 }
 
 /* ---- what could not be judged */

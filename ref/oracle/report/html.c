@@ -37,15 +37,16 @@ const struct m3_finding *m3_html_numbers(const struct m3_finding *f) { return f-
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_finding *stage)
 {
     const struct m3_judgement *all = compared(html);
+    const struct m3_finding *numbers = m3_html_numbers(stage);
     const int64_t b = stage->in_sequence - 1;
     struct m3_matched matched = { .reference = b < 0 ? &html->reference : &all->sides[2 * b],
                                   .candidate = b < 0 ? &html->candidate : &all->sides[2 * b + 1],
-                                  .want = stage->reference,
-                                  .got = stage->candidate,
+                                  .want = numbers->reference,
+                                  .got = numbers->candidate,
                                   .tap = (int)stage->id,
                                   .layer = stage->layer,
                                   .taint = b < 0 ? all->taint : all->parts[b].taint };
-    if (stage->logits) matched.candidate = &stage->logits->side;
+    if (numbers->logits) matched.candidate = &numbers->logits->side;
     return matched;
 }
 

@@ -113,7 +113,7 @@ static int print_map(const struct m3_html *html, struct m3_heat *heat, const str
                      struct m3_error *error)
 {
     const struct m3_finding *numbers = m3_html_numbers(stage);
-    const struct m3_matched matched = m3_html_matched(html, numbers);
+    const struct m3_matched matched = m3_html_matched(html, stage);
     const char *letters = m3_tap_table[matched.tap].shape;
     m3_heat_fill(heat, numbers, stage->index, &matched, M3_HEAT_ROWS / (coarse ? 4 : 1),
                  M3_HEAT_COLUMNS / (coarse ? 4 : 1));

@@ -36,7 +36,7 @@ static int begin(struct choices *c, const struct m3_html *html, const struct m3_
 {
     const struct m3_finding *stage = m3_html_numbers(found);
     if (!stage->selection || stage->rows == 0 || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return 0;
-    const struct m3_matched matched = m3_html_matched(html, stage);
+    const struct m3_matched matched = m3_html_matched(html, found);
     *c = (struct choices){ .stage = stage,
                            .verdict = found->verdict,
                            .want = matched.want,

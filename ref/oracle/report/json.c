@@ -28,7 +28,7 @@ static json_t *quantiles(const struct m3_finding *stage)
 static json_t *note_of(const struct m3_finding *f)
 {
     char text[M3_PARAMETER_TEXT];
-    if (f->note[0] != '\0' || f->operator != NULL || f->tiers.parameter.name == NULL)
+    if (f->note[0] != '\0' || f->made_by != NULL || f->tiers.parameter.name == NULL)
         return m3_json_text(f->note[0] != '\0' ? f->note : NULL);
     m3_parameter_say(text, sizeof text, &f->tiers.parameter);
     return m3_json_text(text);
@@ -127,7 +127,7 @@ static json_t *recomputed_tap(const struct m3_finding *f)
 {
     const int judged = m3_is_judged(f->verdict), shown = f->rank > 0;
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "type", "blame", "tap", f->tap, "operator", f->operator, "inherited",
+                     "type", "blame", "tap", f->tap, "operator", f->made_by, "inherited",
                      judged ? m3_json_known(f->inherited) : json_null(), "created",
                      judged ? m3_json_number(f->created) : json_null(), "allowed",
                      judged ? m3_json_number(f->allowed) : json_null(), "verdict", m3_verdict_name(f->verdict),
@@ -171,7 +171,7 @@ static json_t *recomputed_summary(const struct m3_judgement *all)
     const struct m3_finding *culprit = all->first;
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "type", "summary", "culprit",
-        m3_json_text(culprit ? culprit->tap : NULL), "operator", m3_json_text(culprit ? culprit->operator : NULL),
+        m3_json_text(culprit ? culprit->tap : NULL), "operator", m3_json_text(culprit ? culprit->made_by : NULL),
         "section", m3_json_text(culprit ? culprit->section : NULL), "verdict", m3_verdict_name(all->verdict), "taps",
         (json_int_t)all->count, "judged", (json_int_t)all->judged, "failed", (json_int_t)all->failed, "suspect",
         (json_int_t)all->suspect, "not_judged", (json_int_t)all->not_judged, "not_comparable",
@@ -188,7 +188,7 @@ static json_t *check_summary(const struct m3_check *check)
         "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type", "summary",
         "verdict", m3_verdict_name(all->verdict), "first_divergence", m3_json_text(culprit ? culprit->tap : NULL),
         "culprit", m3_json_text(culprit ? culprit->tap : NULL), "operator",
-        m3_json_text(culprit ? culprit->operator : NULL), "mistake", m3_json_text(check->mistake), "reading",
+        m3_json_text(culprit ? culprit->made_by : NULL), "mistake", m3_json_text(check->mistake), "reading",
         m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
         m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged", (json_int_t)all->judged, "failed",
         (json_int_t)all->failed, "suspect", (json_int_t)all->suspect, "stages", (json_int_t)(all->count + all->extra),
@@ -201,7 +201,7 @@ static json_t *check_summary(const struct m3_check *check)
 static int print_finding(FILE *out, const struct m3_finding *f, enum m3_report_extent extent, struct m3_error *error)
 {
     if (extent == M3_REPORT_FAILING && !m3_finding_is_wrong(f)) return M3_OK;
-    return m3_json_line(out, f->operator != NULL ? recomputed(f) : compared(f), error);
+    return m3_json_line(out, f->made_by != NULL ? recomputed(f) : compared(f), error);
 }
 
 static int print_findings(FILE *out, const struct m3_judgement *all, enum m3_report_extent extent,

@@ -69,7 +69,7 @@ static void print_wrong(FILE *out, const struct m3_finding *f, const char *name,
             plain(out), name);
     m3_print_finding(out, f);
     fputc('\n', out);
-    if (!with_precision || f->operator != NULL || f->selection || f->off.effective[0] == '\0') return;
+    if (!with_precision || f->made_by != NULL || f->selection || f->off.effective[0] == '\0') return;
     fputs("      ", out);
     m3_print_precision(out, f);
     fputc('\n', out);
@@ -79,13 +79,13 @@ static void print_row(FILE *out, const struct m3_finding *f, const char *name, i
 {
     print_verdict(out, f->verdict, 14);
     fprintf(out, "%-*s  ", width, name);
-    if (f->operator != NULL) fprintf(out, "%-15s  ", f->operator);
+    if (f->made_by != NULL) fprintf(out, "%-15s  ", f->made_by);
     if (!m3_is_judged(f->verdict) || m3_is_without_result(f)) {
         m3_print_finding(out, f);
         fputc('\n', out);
         return;
     }
-    (f->operator != NULL ? print_recomputed_numbers : print_compared_numbers)(out, f);
+    (f->made_by != NULL ? print_recomputed_numbers : print_compared_numbers)(out, f);
     fputc('\n', out);
     if (f->verdict != M3_VERDICT_PASS) print_wrong(out, f, name, with_precision);
 }
@@ -179,7 +179,7 @@ static int print_table(FILE *out, const struct m3_judgement *all, const struct m
 static void print_first(FILE *out, const struct m3_judgement *all)
 {
     if (all->is_recomputed) {
-        fprintf(out, "culprit  %s  %s, SPEC %s", all->first->tap, all->first->operator, all->first->section);
+        fprintf(out, "culprit  %s  %s, SPEC %s", all->first->tap, all->first->made_by, all->first->section);
         m3_print_other_operators(out, all->first, "or the operator of", "or one of");
     } else {
         fputs("note  ", out);

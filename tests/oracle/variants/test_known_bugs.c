@@ -245,7 +245,7 @@ static void named(const struct m3_mistake *mistake, const char *tap)
                           "%s, %s: status %d, blamed on %s, expected %s", mistake->id, profiles[i], blame.status,
                           culprit ? culprit->tap : "no tap", tap);
             const char *choice = strstr(culprit->tap, "blocks") ? "select_blocks" : "route";
-            ck_assert_str_eq(culprit->operator,
+            ck_assert_str_eq(culprit->made_by,
                              mistake->op == M3_OP_NONE && culprit->selection ? choice : m3_operator_name(mistake->op));
         }
         forget_blame();

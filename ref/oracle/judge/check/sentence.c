@@ -57,7 +57,7 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
     if (check->reading[0] || check->profile_word[0]) return;
     if (culprit->operators > 1)
         m3_text_add(w, " The dump does not show which operator is wrong: dump %s too.", culprit->since);
-    else m3_text_add(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->operator, culprit->section);
+    else m3_text_add(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->made_by, culprit->section);
 }
 
 /* Do all taps before the culprit pass? */

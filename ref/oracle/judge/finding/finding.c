@@ -62,10 +62,10 @@ struct m3_finding m3_finding_of(const char *tap, enum m3_tap id, int64_t layer, 
 }
 
 struct m3_finding m3_finding_recomputed(const struct m3_tensor *candidate, enum m3_tap id, int64_t layer,
-                                        const char *operator, const char *section)
+                                        const char *made_by, const char *section)
 {
     struct m3_finding finding = m3_finding_of(candidate->name, id, layer, candidate, candidate);
-    finding.operator = operator;
+    finding.made_by = made_by;
     finding.section = section;
     finding.judged_by = M3_BY_OPERATOR;
     finding.tiers.headroom = finding.tiers.z2 = 0;

@@ -115,7 +115,7 @@ struct m3_finding {
     const char *bounded_by; /* what bounds them; NULL: no scores */
 
     /* Where the operator was recomputed from the candidate's own inputs. */
-    const char *operator; /* static: "rope"; NULL: it was not recomputed */
+    const char *made_by; /* static: its operator, "rope"; NULL: it was not recomputed */
     const char *section; /* static: the heading of SPEC.md that describes it */
     char since[64]; /* the first recomputed (not dumped) tap on which it depends; or empty */
     int64_t operators; /* judged together: 1 if all inputs were dumped */
@@ -140,7 +140,7 @@ struct m3_finding m3_finding_of(const char *tap, enum m3_tap id, int64_t layer, 
                                 const struct m3_tensor *candidate);
 /* The same of a tap whose operator is recomputed from the candidate's own inputs; both texts are static. */
 struct m3_finding m3_finding_recomputed(const struct m3_tensor *candidate, enum m3_tap id, int64_t layer,
-                                        const char *operator, const char * section);
+                                        const char *made_by, const char *section);
 /* Sets the note, cut where there is no room for it. */
 void m3_finding_note(struct m3_finding *finding, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Makes element `rest` of row `number` of a tensor of this shape the place. */

@@ -10,7 +10,7 @@ static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
     f->note[0] = '\0';
     f->violations = 0;
     f->rows_left_out = 0;
-    if (!f->operator) {
+    if (!f->made_by) {
         f->tiers.headroom = rows->share;
         return;
     }
@@ -37,7 +37,7 @@ static void settle_rows(struct m3_finding *f, const struct m3_evidence *e)
     f->row_nearest_largest = rows->nearest_largest;
     if (!m3_is_judged(rows->verdict)) {
         /* A tap that was recomputed says itself what it lacks. */
-        if (f->verdict == M3_VERDICT_PASS || isnan(rows->error) || f->operator) return;
+        if (f->verdict == M3_VERDICT_PASS || isnan(rows->error) || f->made_by) return;
         f->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(f, "%s", rows->why ? rows->why : "");
     } else if (f->verdict == M3_VERDICT_NOT_JUDGED && rows->verdict != M3_VERDICT_PASS && e->after_failure) {
@@ -77,14 +77,22 @@ static void fill_in(struct m3_finding *f, const struct m3_finding *compared)
     m3_finding_note(f, "judged by the comparison with the truth");
 }
 
+static const struct m3_finding *find(const struct m3_judgement *compared, const struct m3_finding *f)
+{
+    for (int64_t i = 0; i < compared->count; i++)
+        if (strcmp(compared->findings[i].tap, f->tap) == 0) return &compared->findings[i];
+    return NULL;
+}
+
 void m3_judgement_compare(struct m3_judgement *all, const struct m3_judgement *compared)
 {
     all->compared = compared;
-    for (int64_t i = 0; i < all->count; i++)
-        for (int64_t k = 0; k < compared->count; k++) {
-            const struct m3_finding *other = &compared->findings[k];
-            if (strcmp(other->tap, all->findings[i].tap) == 0 && other->in_sequence == all->findings[i].in_sequence)
-                fill_in(&all->findings[i], other);
-        }
+    for (int64_t i = 0; i < all->count; i++) {
+        struct m3_finding *f = &all->findings[i];
+        const struct m3_finding *other = find(compared, f);
+        /* Another sequence may be the worst there. */
+        if (other && other->in_sequence != f->in_sequence) other = find(&compared->parts[f->in_sequence - 1], f);
+        if (other) fill_in(f, other);
+    }
     m3_judgement_settle(all, all->extra);
 }
