@@ -1,5 +1,5 @@
-/* What the tests of bounds share: data of several kinds, roundings, guarded calls with any number of threads, and a
- * verdict on arrays. The twins are in the tests, in long double, and use nothing of ref/. */
+/* What the tests of bounds share: data of several kinds, roundings, and a verdict on arrays. The twins are in the tests,
+ * in long double, and use nothing of ref/. */
 #ifndef M3_TESTS_BOUNDS_TWIN_H
 #define M3_TESTS_BOUNDS_TWIN_H
 
@@ -32,7 +32,6 @@ static inline double normal(uint64_t *state)
 }
 
 enum kind { MIXED, POSITIVE, CANCELLING, OUTLIERS, EQUAL, KINDS };
-static const char *const kind_names[] = { "mixed", "positive", "cancelling", "outliers", "equal" };
 
 /* n floats. CANCELLING: pairs of opposite sign and nearly equal size; meant for one factor, the other POSITIVE. */
 static inline void fill(float *x, int64_t n, enum kind kind, uint64_t *state)
@@ -73,36 +72,6 @@ static inline void near(const char *what, int64_t i, double got, long double wan
 {
     if (!(fabsl((long double)got - want) <= allowed * fabsl(want)))
         ck_abort_msg("%s [%lld]: got %.17g, want %.21Lg", what, (long long)i, got, want);
-}
-
-/* One call of a bound function: `in` is what it needs. */
-typedef int (*bound_call)(struct m3_ctx *ctx, struct m3_bound *out, const void *in);
-
-/* bound, walk [n] of a call, the same bits for any number of threads and whether walk is wanted or not. */
-static inline struct m3_bound run_bound(double *bound, double *walk, bound_call call, const void *in, int64_t n)
-{
-    struct m3_bound out = { 0 };
-    for (int i = 0; i < 2 * TWIN_TEAMS; i++) {
-        struct guard bound_guard, walk_guard;
-        struct m3_ctx ctx;
-        ck_assert_int_eq(m3_ctx_init(&ctx, twin_threads[i % TWIN_TEAMS], M3_LINEAR_BLAS), 0);
-        size_t size = (size_t)n * sizeof(double);
-        out = (struct m3_bound){ .bound = guard_output(&bound_guard, size), .walk = guard_output(&walk_guard, size) };
-        struct m3_bound asked = out;
-        if (i >= TWIN_TEAMS) asked.walk = NULL;
-        ck_assert_int_eq(call(&ctx, &asked, in), 0);
-        out.n = asked.n;
-        out.f = asked.f;
-        if (i == 0) memcpy(bound, out.bound, size), memcpy(walk, out.walk, size);
-        ck_assert_msg(memcmp(bound, out.bound, size) == 0, "bound depends on threads or on walk");
-        ck_assert_msg(!asked.walk || memcmp(walk, out.walk, size) == 0, "walk depends on threads");
-        ck_assert(guard_intact(&bound_guard));
-        ck_assert(guard_intact(&walk_guard));
-        m3_ctx_free(&ctx);
-    }
-    out.bound = bound;
-    out.walk = walk;
-    return out;
 }
 
 /* The verdict on float results. */

@@ -184,9 +184,9 @@ static void make(struct subject *s, const struct error_row *row, enum property p
         if (property == STORED) s->x[i] = (double)to_bf16(s->x[i]);
         else if (fabs(fabs(s->x[i]) - 7) < 0.1) s->x[i] = 6.5;
     }
-    s->size = a.what == ADD ? 1e-2 : 1e-6;
+    s->size = property == CORNERS ? 1 : a.what == ADD ? 1e-2 : 1e-6;
     s->share = a.what == ADD ? 1 : 0.98; /* the reach's steepest side */
-    s->seen = 0.2;
+    s->seen = property == CORNERS ? 0.9 : 0.2;
 }
 
 #define ROW(name, what, ...)                                                                                           \
@@ -196,7 +196,7 @@ static const struct error_row rows[] = {
     ROW("gated unit", GATED, 3, 12, 5, 6, 0, 6),
     ROW("sigmoid", SIGMOID, 1, 12, 0, 2),
     ROW("gelu", GELU, 1, 13, 1, 2),
-    ROW("add", ADD, 1, 12, 2, 2),
+    ROW("add", ADD, 1, 12, 2, 2, 2),
 };
 
 /* Seen to fail with the gate's clamp forgotten, alpha 1 in the slope, GELU's B by tail instead of 1 - tail, |a + b|. */
@@ -213,6 +213,9 @@ ERROR_TEST(defects, rows, DEFECTS)
 /* Where nothing clamps within reach. Seen to fail with |up + 1| itself for the larger end, a slope beyond the clamp,
  * dy/dgate for dy/dup, s for s (1 - s), a density exp(-x^2), one of the two inputs of a sum. */
 ERROR_TEST(slopes, rows, SLOPES)
+
+/* Of sums; others are `reach`, below. */
+ERROR_TEST(corners, rows, CORNERS)
 
 /* A chain in bf16 stays within its 9 roundings of B. Seen to fail with 1 rounding for 9, with a thirtieth of the
  * variance. */

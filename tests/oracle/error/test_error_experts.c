@@ -26,6 +26,7 @@ struct layer {
     float bias[MOST_E];
     int32_t ids[MOST_T * MOST_K];
     struct stored w[MOST_E][3];
+    long double *value[MOST_E][3]; /* what is stored there */
     struct m3_expert experts[MOST_E];
 };
 
@@ -97,14 +98,14 @@ static void expert(long double *y, const long double *x, const struct layer *a, 
     for (int64_t f = 0; f < a->F; f++) {
         long double z = 0, up = 0;
         for (int64_t i = 0; i < a->H; i++) {
-            z += stored_value(&a->w[e][0], f, i) * x[i];
-            up += stored_value(&a->w[e][1], f, i) * x[i];
+            z += a->value[e][0][f * a->H + i] * x[i];
+            up += a->value[e][1][f * a->H + i] * x[i];
         }
         mid[f] = kept(gated(kept(z, s->gate), kept(up, s->up) - a->lacks_one, &a->gate, s->chain), s->act);
     }
     for (int64_t i = 0; i < a->H; i++) {
         y[i] = 0;
-        for (int64_t f = 0; f < a->F; f++) y[i] += stored_value(&a->w[e][2], i, f) * mid[f];
+        for (int64_t f = 0; f < a->F; f++) y[i] += a->value[e][2][i * a->F + f] * mid[f];
     }
 }
 
@@ -149,22 +150,22 @@ static void rounded(long double *y, const long double *x, const void *self)
 
 /* ---- their bounds */
 
-static struct twin_dot dot(const struct stored *w, int64_t row, const long double *x)
+static struct twin_dot dot(const long double *w, const long double *x, int64_t n)
 {
     struct twin_dot d = { 0 };
-    for (int64_t k = 0; k < w->cols; k++) twin_dot_add(&d, stored_value(w, row, k) * x[k]);
+    for (int64_t k = 0; k < n; k++) twin_dot_add(&d, w[k] * x[k]);
     return d;
 }
 
 /* One row of one expert: output, HARD / u and walk^2. Slopes by difference quotients, not by formulas. */
-static void expert_twin(long double *y, long double *hard, long double *var, const double *x, const struct stored *w,
+static void expert_twin(long double *y, long double *hard, long double *var, const double *x, long double *const w[3],
                         const struct layer *a)
 {
     long double wide[MOST_H], mid[MOST_F], e[MOST_F], v[MOST_F];
     const struct m3_gate *g = &a->gate;
     for (int64_t i = 0; i < a->H; i++) wide[i] = x[i];
     for (int64_t i = 0; i < a->F; i++) {
-        struct twin_dot gate = dot(&w[0], i, wide), up = dot(&w[1], i, wide);
+        struct twin_dot gate = dot(w[0] + i * a->H, wide, a->H), up = dot(w[1] + i * a->H, wide, a->H);
         const long double z = gate.sum, c = up.sum, step = 1e-6L;
         const long double by_gate = fabsl(gated(z + step, c, g, 0) - gated(z - step, c, g, 0)) / (2 * step);
         const long double by_up = fabsl(gated(z, c + step, g, 0) - gated(z, c - step, g, 0)) / (2 * step);
@@ -174,12 +175,12 @@ static void expert_twin(long double *y, long double *hard, long double *var, con
         v[i] = by_gate * by_gate * twin_dot_walk2(&gate) + by_up * by_up * twin_dot_walk2(&up) + 9 * own * own;
     }
     for (int64_t h = 0; h < a->H; h++) {
-        struct twin_dot down = dot(&w[2], h, mid);
+        struct twin_dot down = dot(w[2] + h * a->F, mid, a->F);
         y[h] = down.sum;
         hard[h] = a->F * down.mass;
         var[h] = twin_dot_walk2(&down);
         for (int64_t i = 0; i < a->F; i++) {
-            const long double d = fabsl(stored_value(&w[2], h, i));
+            const long double d = fabsl(w[2][h * a->F + i]);
             hard[h] += d * e[i];
             var[h] += d * d * v[i];
         }
@@ -191,7 +192,7 @@ static void slot_twin(long double *y, long double *hard, long double *var, const
                       int64_t s)
 {
     const double *each = x + s * a->H;
-    if (a->what == SUM) expert_twin(y, hard, var, x + s / a->K * a->H, a->w[a->ids[s]], a);
+    if (a->what == SUM) expert_twin(y, hard, var, x + s / a->K * a->H, a->value[a->ids[s]], a);
     for (int64_t h = 0; h < a->H && a->what == ROUTED; h++) y[h] = each[h], hard[h] = var[h] = 0;
 }
 
@@ -233,7 +234,7 @@ static void twin(long double *want, long double *walk, long double *suspect, con
     const int64_t rows = a->what == MLP ? a->T : a->what == EXPERTS ? slots(a) : 0;
     for (int64_t s = 0; s < rows; s++) {
         const int e = a->what == MLP ? 0 : a->ids[s];
-        expert_twin(y, want + s * a->H, walk + s * a->H, x + (a->what == MLP ? s : s / a->K) * a->H, a->w[e], a);
+        expert_twin(y, want + s * a->H, walk + s * a->H, x + (a->what == MLP ? s : s / a->K) * a->H, a->value[e], a);
         for (int64_t h = s * a->H; h < (s + 1) * a->H; h++) walk[h] = sqrtl(walk[h]);
     }
 }
@@ -313,6 +314,9 @@ static void make_weights(struct layer *a, enum stored_kind kind, double scale, u
                 w->codes[k] = bits;
             }
             stored_give(w, i);
+            a->value[e][i] = need(w->rows * w->cols, sizeof *a->value[e][i]);
+            for (int64_t k = 0; k < w->rows * w->cols; k++)
+                a->value[e][i][k] = stored_value(w, k / w->cols, k % w->cols);
         }
         a->experts[e] = (struct m3_expert){ a->w[e][0].weight, a->w[e][1].weight, a->w[e][2].weight };
     }
@@ -322,7 +326,10 @@ static void end(const void *self)
 {
     const struct layer *a = self;
     for (int64_t e = 0; e < a->E && a->what >= MLP; e++)
-        for (int i = 0; i < 3; i++) ck_assert(stored_intact((struct stored *)(uintptr_t)&a->w[e][i]));
+        for (int i = 0; i < 3; i++) {
+            ck_assert(stored_intact((struct stored *)(uintptr_t)&a->w[e][i]));
+            free(a->value[e][i]);
+        }
 }
 
 /* Formulas: one expert without a token. Honest and wrong floats: a size that uses threads and pieces, 75 tokens of one
