@@ -135,9 +135,9 @@ static void choose_rows(struct m3_mistaken *m, int64_t near)
     const int64_t all = m->item->rows, block = m3_max(1, m->b->setting->model->config.block);
     m->rows = all;
     if (is_of_text(m->item) && choose_held(m, near)) return;
-    if (is_row_by_row(m) && all > FEW && all * m->item->width > MANY) {
-        m->rows = FEW;
-        m->first = m3_max(0, m3_min(near - FEW / 2, all - FEW));
+    if (is_row_by_row(m)) {
+        m->rows = m3_min(all, m3_max(FEW, MANY / m3_max(1, m->item->width)));
+        m->first = m3_max(0, m3_min(near - m->rows / 2, all - m->rows));
         return;
     }
     if (!is_of_text(m->item) || all <= WHOLE || m->item->tap == M3_TAP_FUSED) return;
@@ -186,6 +186,12 @@ int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, c
         m->view.T = m->rows + module + 1;
     }
     return cut_model(m);
+}
+
+void m3_mistaken_rows(int64_t *first, int64_t *rows, const struct m3_mistaken *m)
+{
+    *first = m->first;
+    *rows = m->rows;
 }
 
 void m3_mistaken_free(struct m3_mistaken *m)

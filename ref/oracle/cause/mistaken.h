@@ -18,6 +18,8 @@ int64_t m3_mistaken_depth(const struct m3_blaming *b, struct m3_blame_item *item
 int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, const struct m3_blame_item *item,
                     int64_t near);
 void m3_mistaken_free(struct m3_mistaken *mistaken);    /* NULL is fine */
+/* The rows of the tap that are computed. */
+void m3_mistaken_rows(int64_t *first, int64_t *rows, const struct m3_mistaken *mistaken);
 
 /* *applies is 0 if the mistake cannot be made here: the model or the dump lacks what it needs, or an operator refuses
  * it. The caller frees `out`, also on failure. M3_INTERNAL. */

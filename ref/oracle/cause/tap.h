@@ -13,6 +13,11 @@ int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item
 /* Adds a note for each mistake. */
 void m3_blame_say_mistakes(struct m3_judgement *result);
 
+/* score.c: of a tap that passes or is suspect, although roundings are coarse: names the known mistake in whose direction
+ * its errors lie, and what else would pass. `made` are the right results. M3_INTERNAL. */
+int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
+                   const struct m3_recomputed *made);
+
 /* explained.c: sets result->explained_by. */
 int m3_blame_explain(struct m3_judgement *result, const struct m3_blaming *b);
 

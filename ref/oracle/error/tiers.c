@@ -21,7 +21,8 @@ struct sums {
 
 const char *m3_tier_name(enum m3_tier tier)
 {
-    static const char *const names[M3_TIERS] = { "hard", "grid", "suspect", "walk", "variance", "bias", "parameter" };
+    static const char *const names[M3_TIERS] = { "hard",     "grid", "suspect",   "walk",
+                                                 "variance", "bias", "parameter", "mistake" };
     int i = 0;
     while (i + 1 < M3_TIERS && (1 << i) < (int)tier) i++;
     return names[i];

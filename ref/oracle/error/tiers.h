@@ -19,6 +19,7 @@ enum m3_tier {
     M3_TIER_VARIANCE = 16,      /* mean square of all errors, relative to the worst case */
     M3_TIER_BIAS = 32,          /* the errors are biased to one side */
     M3_TIER_PARAMETER = 64,     /* the errors line up with the derivative by a parameter (parameters/) */
+    M3_TIER_MISTAKE = 128,      /* the errors are those that a known mistake makes (cause/score.c): the tap fails */
 };
 
 /* A tap of a candidate beside what it should be, N elements. NULL means zeros for extra and extra_variance, "not known"
@@ -66,7 +67,7 @@ struct m3_tier_result {
 
 /* "hard", "walk", .. of a single tier. */
 const char *m3_tier_name(enum m3_tier tier);
-enum { M3_TIERS = 7 };
+enum { M3_TIERS = 8 };
 
 /* 0 if an argument is NaN. Infinities must be equal. */
 int m3_element_ok(double candidate, double reference, double allowed);

@@ -109,12 +109,27 @@ struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
     return m3_verdict_of(&tap);
 }
 
+static struct m3_parameter_question question_of(const struct m3_side_by_side *s, const struct m3_side_by_side_tap *tap,
+                                                const struct m3_two_sides *values)
+{
+    return (struct m3_parameter_question){ tap->tap,   tap->layer, values,
+                                           s->numbers, s->rows,    s->rows > 0 ? s->count / s->rows : 0 };
+}
+
 int m3_side_by_side_parameters(struct m3_tier_result *verdict, const struct m3_side_by_side *s,
                                const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
                                struct m3_error *error)
 {
     const struct m3_two_sides values = values_of(s, rules);
-    const struct m3_parameter_question question = { tap->tap,   tap->layer, &values,
-                                                    s->numbers, s->rows,    s->rows > 0 ? s->count / s->rows : 0 };
+    const struct m3_parameter_question question = question_of(s, tap, &values);
     return m3_parameters_test(verdict, tap->trace, rules->setting, &question, error);
+}
+
+int m3_side_by_side_direction(struct m3_fit *fit, const struct m3_side_by_side *s,
+                              const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
+                              const double *by, struct m3_error *error)
+{
+    const struct m3_two_sides values = values_of(s, rules);
+    const struct m3_parameter_question question = question_of(s, tap, &values);
+    return m3_direction_fit(fit, rules->setting, &question, by, error);
 }

@@ -2,6 +2,7 @@
 #ifndef M3_ORACLE_JUDGE_SIDE_BY_SIDE_H
 #define M3_ORACLE_JUDGE_SIDE_BY_SIDE_H
 
+#include "oracle/error/parameters/filter.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/tiers.h"
 
@@ -48,6 +49,11 @@ struct m3_side_by_side_tap {
 int m3_side_by_side_parameters(struct m3_tier_result *verdict, const struct m3_side_by_side *s,
                                const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
                                struct m3_error *error);
+
+/* How often the elements' errors hold `by` [count], such as what a known mistake would add (SPEC 7.15). M3_INTERNAL. */
+int m3_side_by_side_direction(struct m3_fit *fit, const struct m3_side_by_side *s,
+                              const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
+                              const double *by, struct m3_error *error);
 
 /* The verdict by the tiers of SPEC 7.2. */
 struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,

@@ -159,6 +159,7 @@ const char *m3_tier_words(enum m3_tier tier)
     case M3_TIER_VARIANCE: return "the errors are too large on average, although none is by itself";
     case M3_TIER_BIAS: return "the errors are mostly on one side, which roundings are not";
     case M3_TIER_PARAMETER: return "the errors look like another value of a parameter of the model";
+    case M3_TIER_MISTAKE: return "the errors are those that a known mistake makes";
     }
     return "";
 }

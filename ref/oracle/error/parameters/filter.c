@@ -73,7 +73,9 @@ struct m3_fit m3_filter_fit(const struct m3_filter *filter)
     const struct grouped columns = jackknife(filter->columns, filter->column_count, all);
     const int by_column = filter->column_count > 1;
     const double mean = filter->biased + ROUNDED * scale * filter->spread + fabs(filter->shape);
-    const double beyond = fabs(fit.change) - mean / all->size;
+    fit.mean = mean / all->size;
+    fit.length = 1 / alone;
+    const double beyond = fabs(fit.change) - fit.mean;
     double z = beyond > 0 ? fmin(beyond / alone, deviations(beyond / rows.standard_error, rows.freedom)) : 0;
     if (by_column) z = fmin(z, deviations(beyond / columns.standard_error, columns.freedom));
     fit.z = z > 0 ? copysign(z, fit.change) : 0;

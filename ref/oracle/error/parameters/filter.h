@@ -30,6 +30,8 @@ struct m3_fit {
     double standard_error;
     double z; /* in standard deviations of honest errors; 0: nothing can be said */
     double explained; /* share of sum d^2 / v that the change explains */
+    double mean; /* the change that roundings to one side may cause */
+    double length; /* of g in standard deviations of the errors that the change does not explain */
 };
 
 struct m3_fit m3_filter_fit(const struct m3_filter *filter);

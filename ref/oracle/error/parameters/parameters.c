@@ -138,6 +138,13 @@ static int64_t group_of(const struct groups *g, int64_t row, int64_t width, int6
     return g->of[row * g->axes + i % g->period / g->each % g->axes] * g->heads + i / (width / g->heads);
 }
 
+/* Columns catch rows that are alike. Rotated, they are not. */
+static int64_t columns_of(const struct groups *g, enum m3_operator op)
+{
+    enum { MOST = 1 << 16 };        /* larger groups prove as much */
+    return op == M3_OP_ROPE || op == M3_OP_ROPE_3D ? 1 : m3_min(g->period, MOST);
+}
+
 /* ---- the test */
 
 /* Clamped gates share the roundings of one sig: at most this share of y. */
@@ -280,29 +287,59 @@ static int fill(int *found, struct collecting *c, struct m3_trace *trace, const 
     return status;
 }
 
+/* A filter with room for the groups: [row_count] and [column_count]. */
+static int room(struct m3_filter *filter, const struct groups *g, int64_t columns, enum m3_tap tap,
+                struct m3_error *error)
+{
+    *filter = (struct m3_filter){ .row_count = g->count * g->heads, .column_count = columns };
+    filter->rows = calloc((size_t)(filter->row_count + columns), sizeof *filter->rows);
+    if (!filter->rows) return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)filter->row_count);
+    filter->columns = filter->rows + filter->row_count;
+    return M3_OK;
+}
+
 static int test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *s,
                 const struct m3_parameter_question *q, const struct groups *g, const struct parameter *p,
                 struct m3_error *error)
 {
-    /* Columns catch rows that are alike. Rotated, they are not. */
-    enum { MOST = 1 << 16 };        /* groups of columns: larger groups prove as much */
-    const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : m3_min(g->period, MOST);
     const double steps = (double)(q->values->n + q->values->f);
-    struct m3_filter filter = { .row_count = g->count * g->heads, .column_count = columns };
+    struct m3_filter filter;
     struct collecting c = {
         &filter, q, g, { (steps < 4 ? steps : 4) * q->values->u, shared_rounding(s, q, p), constant_error(s, q, p) }
     };
     int found;
-    filter.rows = calloc((size_t)(filter.row_count + columns), sizeof *filter.rows);
-    if (!filter.rows) return m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)filter.row_count);
-    filter.columns = filter.rows + filter.row_count;
-    int status = fill(&found, &c, trace, p, error);
+    int status = room(&filter, g, columns_of(g, p->op), q->tap, error);
+    if (status) return status;
+    status = fill(&found, &c, trace, p, error);
     if (found) {
         const struct m3_fit fit = m3_filter_fit(&filter);
         keep(result, s, p, &fit);
     }
     free(filter.rows);
     return status == M3_WRONG ? M3_OK : status;
+}
+
+int m3_direction_fit(struct m3_fit *fit, const struct m3_setting *setting, const struct m3_parameter_question *q,
+                     const double *by, struct m3_error *error)
+{
+    const enum m3_operator op = m3_graph_node(setting->model, setting->semantics, q->tap, q->layer)->op;
+    struct m3_filter filter;
+    struct groups g;
+    *fit = (struct m3_fit){ 0 };
+    int status = group(&g, setting, q, op);
+    if (status) return m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)q->rows * sizeof *g.of);
+    const int64_t columns = columns_of(&g, op);
+    status = room(&filter, &g, columns, q->tap, error);
+    const struct collecting c = { &filter, q, &g, { .of_y = q->values->u } };
+    for (int64_t r = 0; r < q->rows && !status; r++)
+        for (int64_t i = 0; i < q->width; i += M3_FILTER_PIECE) {
+            const double *piece = by + r * q->width + i;
+            collect(&c, r, i, piece, piece, m3_min(M3_FILTER_PIECE, q->width - i));
+        }
+    if (!status) *fit = m3_filter_fit(&filter);
+    free(filter.rows);
+    free(g.of);
+    return status;
 }
 
 int m3_parameters_test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *setting,

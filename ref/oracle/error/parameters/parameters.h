@@ -3,6 +3,7 @@
 #ifndef M3_ORACLE_ERROR_PARAMETERS_PARAMETERS_H
 #define M3_ORACLE_ERROR_PARAMETERS_PARAMETERS_H
 
+#include "oracle/error/parameters/filter.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/tiers.h"
 
@@ -21,6 +22,11 @@ struct m3_parameter_question {
  * m3_trace_recompute of the tap. M3_INTERNAL. */
 int m3_parameters_test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *setting,
                        const struct m3_parameter_question *question, struct m3_error *error);
+
+/* How often the errors hold `by` [rows,width], such as what a known mistake would add: fitted as the derivative by a
+ * parameter is. Elements where it is 0 or no number have no part. M3_INTERNAL. */
+int m3_direction_fit(struct m3_fit *fit, const struct m3_setting *setting, const struct m3_parameter_question *question,
+                     const double *by, struct m3_error *error);
 
 enum { M3_PARAMETER_TEXT = 192 };
 /* "alpha looks like 1.7 +- 0.0002, should be 1.702" */

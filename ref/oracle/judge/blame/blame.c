@@ -302,7 +302,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     if (!status) status = try_others(b, item, dumped);
     if (!status && !made.missing[0]) status = m3_blame_name_mistake(b, item, dumped, &made);
-    if (!status && !made.missing[0]) status = m3_blame_test_power(b, item, &made);
+    if (!status && !made.missing[0]) status = m3_blame_score(b, item, dumped, &made);
     m3_recomputed_free(&made);
     return status;
 }

@@ -81,7 +81,7 @@ struct m3_finding {
     int64_t in_sequence;            /* of several sequences: the number of the one with the place, plus 1; 0:
                                      * there is one */
     int excused;                    /* not judged, and not counted as unjudged (SPEC 7, exit status) */
-    char note[192];                 /* why not comparable, not judged or wrong; or empty */
+    char note[512];                 /* why not comparable, not judged or wrong; or empty */
     int rank;                       /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK];     /* the first is the row's number in the sequence; of the reference's expert
                                      * slot */
@@ -123,7 +123,9 @@ struct m3_finding {
     double inherited; /* recomputed - reference; decisions that differ legitimately */
     double created; /* candidate - recomputed; inadmissible decisions */
     double allowed; /* standard deviation of a legitimate error; 0 */
-    const char *blind_to; /* static: "zeros", or the id of a mistake that bounds would pass too; or NULL */
+    const char
+        *blind_to; /* static: "zeros", another pattern, or the id of a known mistake that would pass too; or NULL */
+    int is_blind_to_pattern; /* that is no known mistake */
     int is_blind; /* and nothing else judged it */
     const struct m3_finding *compared; /* the comparison of the same tap with the truth (settle.h); NULL: none */
 
@@ -131,6 +133,8 @@ struct m3_finding {
     double from_mistake, from_right; /* the candidate, from its results and from the right ones: |d| / |result| in
                                              * L2, or the share of sets that differ */
     char same_results[160]; /* ids of mistakes with the same results here */
+    double share, share_error; /* of the errors, that what the mistake adds makes up: 1 is all of it; 0: it was not
+                                     * named by its direction (cause/score.c) */
     int is_first_named; /* no earlier tap was explained by it */
     int mistakes_tried; /* those of this operator with other results than the right ones */
 };

@@ -52,12 +52,21 @@ static void settle_blind(struct m3_finding *f)
     f->verdict = M3_VERDICT_NOT_JUDGED;
     f->is_blind = 1;
     if (strcmp(f->blind_to, "zeros") == 0) m3_finding_note(f, "the profile allows errors as large as the values");
+    else if (f->is_blind_to_pattern) m3_finding_note(f, "the profile allows %s in its place", f->blind_to);
     else m3_finding_note(f, "the profile allows what the mistake %s makes", f->blind_to);
+}
+
+/* Errors in the direction of a known mistake are that mistake, however small they are beside roundings. */
+static void settle_direction(struct m3_finding *f)
+{
+    f->verdict = M3_VERDICT_FAIL;
+    f->tiers.tiers |= M3_TIER_MISTAKE;
 }
 
 void m3_finding_settle(struct m3_finding *f, const struct m3_evidence *e)
 {
-    if (e->rows) settle_rows(f, e);
+    if (e->rows && f->share == 0) settle_rows(f, e);
+    if (f->share > 0 && m3_is_judged(f->verdict)) settle_direction(f);
     if (f->verdict == M3_VERDICT_PASS && f->blind_to && !(e->is_sharp && !isnan(f->row_error))) settle_blind(f);
     if (!f->beyond_envelope || (f->verdict != M3_VERDICT_PASS && f->verdict != M3_VERDICT_NOT_JUDGED)) return;
     f->verdict = M3_VERDICT_SUSPECT;

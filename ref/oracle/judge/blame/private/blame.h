@@ -103,8 +103,6 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
 
-/* blind.c: finds what else would pass where inputs are coded; `made` are the right results. M3_INTERNAL. */
-int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_recomputed *made);
 /* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
 int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item);
 
