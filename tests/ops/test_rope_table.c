@@ -1,56 +1,11 @@
 /* rope_table, SPEC 5.5: against numbers from multi-precision arithmetic, against the formula in long double, and to an
  * ulp against the angles as SPEC forms them. */
-#include "model/engine.h"
-#include "ops/ops.h"
-
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
 #include "angle_twin.h"
-#include "guard.h"
-#include "twin.h"
 
-/* One call in guarded buffers; copies both tables [T,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *pos, int64_t T, int64_t R, double theta,
-                enum m3_rope_angle angle, int threads)
+                enum m3_rope_angle mode)
 {
-    const size_t size = (size_t)(T * (R / 2)) * sizeof *cosines;
-    struct guard cos_guard, sin_guard, pos_guard;
-    real *cos_out = guard_output(&cos_guard, size), *sin_out = guard_output(&sin_guard, size);
-    const int64_t *pos_in = guard_input(&pos_guard, pos, (size_t)T * sizeof *pos);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->rope_table(&ctx, cos_out, sin_out, pos_in, T, R, theta, angle), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(cosines, cos_out, size);
-    memcpy(sines, sin_out, size);
-    ck_assert(guard_intact(&cos_guard));
-    ck_assert(guard_intact(&sin_guard));
-    ck_assert(guard_intact(&pos_guard));
-}
-
-/* ---- the twin */
-
-/* What the angle of exact arithmetic allows: SPEC's tolerance, for R a power of two and for others. */
-static long double allowed(long double angle, int64_t R, double theta, enum m3_rope_angle mode)
-{
-    long double relative = mode == M3_ANGLE_F32 ? 3 * 0x1p-24L : 0x1p-52L;
-    if (R & (R - 1)) relative += 0x1p-53L * logl(theta);
-    return twin_roundoff() + relative * fabsl(angle);
-}
-
-/* Are column i's tables within an ulp of cosine and sine of the angles that this frequency forms? */
-static int column_fits(const real *cosines, const real *sines, const int64_t *pos, int64_t T, int64_t R, int64_t i,
-                       double frequency, enum m3_rope_angle mode)
-{
-    for (int64_t t = 0; t < T; t++) {
-        const int64_t at = t * (R / 2) + i;
-        if (!angle_fits(cosines[at], sines[at], formed(pos[t], frequency, mode))) return 0;
-    }
-    return 1;
+    angle_run(&(struct angles){ 1, T, R, theta, mode, pos, cosines, sines });
 }
 
 /* Goal:  the table of exact arithmetic.
@@ -94,9 +49,10 @@ START_TEST(multi_precision)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
             real cosines[32], sines[32];
             const int64_t R = exact[e].R;
-            run(cosines, sines, &exact[e].pos, 1, R, exact[e].theta, mode, 1);
+            const struct angles t = { 1, 1, R, exact[e].theta, mode, &exact[e].pos, cosines, sines };
+            angle_run(&t);
             const long double angle = exact[e].pos * powl(exact[e].theta, -2.0L * exact[e].i / R);
-            const long double tolerance = allowed(angle, R, exact[e].theta, mode);
+            const long double tolerance = angle_allowed(&t, angle);
             twin_check("cos", (int64_t)e, exact[e].i, cosines[exact[e].i], exact[e].cosine, tolerance);
             twin_check("sin", (int64_t)e, exact[e].i, sines[exact[e].i], exact[e].sine, tolerance);
         }
@@ -125,39 +81,13 @@ START_TEST(shapes_modes_and_threads)
     uint64_t seed = 55;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
-            const int64_t T = shapes[s].T, R = shapes[s].R, half = R / 2;
-            const double theta = shapes[s].theta;
-            const size_t size = (size_t)(T * half) * sizeof(real);
-            int64_t *pos = malloc((size_t)T * sizeof *pos);
-            real *cosines = malloc(size), *sines = malloc(size), *cos_team = malloc(size), *sin_team = malloc(size);
-            if (!pos || !cosines || !sines || !cos_team || !sin_team) abort();
+            const int64_t T = shapes[s].T, R = shapes[s].R;
+            int64_t *pos = room(T, sizeof *pos);
             for (int64_t t = 0; t < T; t++) pos[t] = t < 6 ? positions[t] : twin_pick(&seed, 1 << 20);
-
-            run(cosines, sines, pos, T, R, theta, mode, 1);
-            for (int64_t i = 0; i < half; i++) {
-                const long double frequency = powl(theta, -2.0L * i / R);
-                for (int64_t t = 0; t < T; t++) {
-                    const long double angle = pos[t] * frequency, tolerance = allowed(angle, R, theta, mode);
-                    twin_check("cos", t, i, cosines[t * half + i], cosl(angle), tolerance);
-                    twin_check("sin", t, i, sines[t * half + i], sinl(angle), tolerance);
-                }
-                /* The exponent is rounded to double first. */
-                const double nearest = (double)powl(theta, (long double)(-2.0 * (double)i / (double)R));
-                const int fits = column_fits(cosines, sines, pos, T, R, i, nearest, mode) ||
-                                 (i > 0 && column_fits(cosines, sines, pos, T, R, i, nextafter(nearest, 0), mode)) ||
-                                 (i > 0 && column_fits(cosines, sines, pos, T, R, i, nextafter(nearest, 1), mode));
-                ck_assert_msg(fits, "R %d, i %d, mode %d: beyond an ulp", (int)R, (int)i, (int)mode);
-            }
-            for (int team = 1; team < TWIN_TEAMS; team++) {
-                run(cos_team, sin_team, pos, T, R, theta, mode, twin_threads[team]);
-                ck_assert(memcmp(cosines, cos_team, size) == 0);
-                ck_assert(memcmp(sines, sin_team, size) == 0);
-            }
-            free(pos);
-            free(cosines);
-            free(sines);
-            free(cos_team);
-            free(sin_team);
+            const struct angles t = { 1, T, R, shapes[s].theta, mode, pos, reals(T * R / 2), reals(T * R / 2) };
+            angle_run(&t);
+            angle_check(&t);
+            rooms_free(0);
         }
 }
 END_TEST
@@ -172,7 +102,7 @@ START_TEST(position_zero_and_frequency_one)
     const int64_t pos[2] = { 0, (1 << 24) + 1 };
     for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
         real cosines[2 * R / 2], sines[2 * R / 2];
-        run(cosines, sines, pos, 2, R, 5000000, mode, 1);
+        run(cosines, sines, pos, 2, R, 5000000, mode);
         for (int i = 0; i < R / 2; i++) {
             twin_check_same("cos 0", 0, i, cosines[i], 1);
             twin_check_same("sin 0", 0, i, sines[i], 0);
@@ -201,7 +131,7 @@ START_TEST(errors_of_float_angles)
         int64_t position;
         double up_to, at;
     } stated[] = { { 2047, 1.0e-4, 6.9e-5 }, { 65535, 3.4e-3, 1.1e-3 }, { 1048575, 5.4e-2, 0.030 } };
-    real *cosines = calloc(ROWS * COLUMNS, sizeof *cosines), *sines = calloc(ROWS * COLUMNS, sizeof *sines);
+    real *cosines = reals(ROWS * COLUMNS), *sines = reals(ROWS * COLUMNS);
     int64_t pos[ROWS];
     double largest = 0;
     int next = 0, worst = -1;
@@ -209,7 +139,9 @@ START_TEST(errors_of_float_angles)
     for (int i = 0; i < COLUMNS; i++) frequency[i] = powl(5000000, -2.0L * i / R);
     for (int64_t begin = 0; begin < 1 << 20; begin += ROWS) {
         for (int64_t t = 0; t < ROWS; t++) pos[t] = begin + t;
-        run(cosines, sines, pos, ROWS, R, 5000000, M3_ANGLE_F32, 2);
+        const struct angles table = { 1, ROWS, R, 5000000, M3_ANGLE_F32, pos, cosines, sines };
+        struct call c = angle_call(&table);
+        call_with(&c, 2);
         for (int64_t t = 0; t < ROWS; t++) {
             double here = 0;
             const int all = pos[t] < 1 << 16 || pos[t] == stated[2].position;
@@ -228,8 +160,6 @@ START_TEST(errors_of_float_angles)
         }
     }
     ck_assert_int_eq(next, 3);
-    free(cosines);
-    free(sines);
 }
 END_TEST
 

@@ -1,58 +1,6 @@
 /* rope_table_3d, SPEC 5.18: against numbers from multi-precision arithmetic, against the formula in long double, and
  * to an ulp against the angles as SPEC forms them. */
-#include "model/engine.h"
-#include "ops/ops.h"
-
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
 #include "angle_twin.h"
-#include "guard.h"
-#include "twin.h"
-
-/* One call in guarded buffers; copies both tables [P,R/2] out. */
-static void run(real *cosines, real *sines, const int64_t *places, int64_t P, int64_t R, double theta,
-                enum m3_rope_angle angle, int threads)
-{
-    const size_t size = (size_t)(P * (R / 2)) * sizeof *cosines;
-    struct guard cos_guard, sin_guard, places_guard;
-    real *cos_out = guard_output(&cos_guard, size), *sin_out = guard_output(&sin_guard, size);
-    const int64_t *places_in = guard_input(&places_guard, places, (size_t)(3 * P) * sizeof *places);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->rope_table_3d(&ctx, cos_out, sin_out, places_in, P, R, theta, angle), 0);
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(cosines, cos_out, size);
-    memcpy(sines, sin_out, size);
-    ck_assert(guard_intact(&cos_guard));
-    ck_assert(guard_intact(&sin_guard));
-    ck_assert(guard_intact(&places_guard));
-}
-
-/* ---- the twin */
-
-/* What the angle of exact arithmetic allows: SPEC's tolerance. */
-static long double allowed(long double angle, double theta, enum m3_rope_angle mode)
-{
-    const long double relative = mode == M3_ANGLE_F32 ? 3 * 0x1p-24L : 0x1p-52L + 0x1p-53L * logl(theta);
-    return twin_roundoff() + relative * fabsl(angle);
-}
-
-/* Are the columns of frequency i, all three axes, within an ulp of cosine and sine of the angles it forms? */
-static int columns_fit(const real *cosines, const real *sines, const int64_t *places, int64_t P, int64_t R, int64_t i,
-                       double frequency, enum m3_rope_angle mode)
-{
-    for (int64_t p = 0; p < P; p++)
-        for (int a = 0; a < 3; a++) {
-            const int64_t at = p * (R / 2) + a * (R / 6) + i;
-            if (!angle_fits(cosines[at], sines[at], formed(places[3 * p + a], frequency, mode))) return 0;
-        }
-    return 1;
-}
 
 /* Goal:  the table of exact arithmetic, each axis in its place.
  * Given: cosines and sines of place * theta^(-2i/(R/3)), computed with 60 decimal digits (mpmath 1.3); three different
@@ -101,9 +49,10 @@ START_TEST(multi_precision)
             real cosines[39], sines[39];
             const int64_t R = exact[e].R;
             const int j = exact[e].j, a = j / (int)(R / 6), i = j % (int)(R / 6);
-            run(cosines, sines, exact[e].places, 1, R, exact[e].theta, mode, 1);
+            const struct angles t = { 3, 1, R, exact[e].theta, mode, exact[e].places, cosines, sines };
+            angle_run(&t);
             const long double angle = exact[e].places[a] * powl(exact[e].theta, -6.0L * i / R);
-            const long double tolerance = allowed(angle, exact[e].theta, mode);
+            const long double tolerance = angle_allowed(&t, angle);
             twin_check("cos", (int64_t)e, j, cosines[j], exact[e].cosine, tolerance);
             twin_check("sin", (int64_t)e, j, sines[j], exact[e].sine, tolerance);
         }
@@ -115,41 +64,13 @@ static void check_shape(int64_t P, int64_t R, double theta, enum m3_rope_angle m
     static const int64_t first[][3] = {
         { 1, 2, 3 }, { 0, 1, 1000 }, { 1000, 0, 1 }, { 7, 1000, 0 }, { 31, 2047, 127 }, { 0, 65535, 1048575 },
     };
-    const int64_t half = R / 2, per_axis = R / 6;
-    const size_t size = (size_t)(P * half) * sizeof(real);
-    int64_t *places = malloc((size_t)(3 * P) * sizeof *places);
-    real *cosines = malloc(size), *sines = malloc(size), *cos_team = malloc(size), *sin_team = malloc(size);
-    if (!places || !cosines || !sines || !cos_team || !sin_team) abort();
+    int64_t *places = room(3 * P, sizeof *places);
     for (int64_t i = 0; i < 3 * P; i++)
         places[i] = i < 18 ? first[i / 3][i % 3] : twin_pick(seed, i % 2 ? 100 : 100000);
-
-    run(cosines, sines, places, P, R, theta, mode, 1);
-    for (int64_t i = 0; i < per_axis; i++) {
-        const long double frequency = powl(theta, -2.0L * i / (R / 3));
-        for (int64_t p = 0; p < P; p++)
-            for (int a = 0; a < 3; a++) {
-                const long double angle = places[3 * p + a] * frequency, tolerance = allowed(angle, theta, mode);
-                const int64_t j = a * per_axis + i;
-                twin_check("cos", p, j, cosines[p * half + j], cosl(angle), tolerance);
-                twin_check("sin", p, j, sines[p * half + j], sinl(angle), tolerance);
-            }
-        /* The exponent is rounded to double first; the power is within an ulp, and 1 for i = 0. */
-        const double nearest = (double)powl(theta, (long double)(-2.0 * (double)i / (double)(R / 3)));
-        const int fits = columns_fit(cosines, sines, places, P, R, i, nearest, mode) ||
-                         (i > 0 && columns_fit(cosines, sines, places, P, R, i, nextafter(nearest, 0), mode)) ||
-                         (i > 0 && columns_fit(cosines, sines, places, P, R, i, nextafter(nearest, 1), mode));
-        ck_assert_msg(fits, "R %d, i %d, mode %d: beyond an ulp", (int)R, (int)i, (int)mode);
-    }
-    for (int team = 1; team < TWIN_TEAMS; team++) {
-        run(cos_team, sin_team, places, P, R, theta, mode, twin_threads[team]);
-        ck_assert(memcmp(cosines, cos_team, size) == 0);
-        ck_assert(memcmp(sines, sin_team, size) == 0);
-    }
-    free(places);
-    free(cosines);
-    free(sines);
-    free(cos_team);
-    free(sin_team);
+    const struct angles t = { 3, P, R, theta, mode, places, reals(P * R / 2), reals(P * R / 2) };
+    angle_run(&t);
+    angle_check(&t);
+    rooms_free(0);
 }
 
 /* Goal:  every element of tables of any shape, in both modes.
@@ -188,7 +109,7 @@ START_TEST(axes)
     };
     for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
         real cosines[ROWS * HALF], sines[ROWS * HALF];
-        run(cosines, sines, places, ROWS, R, 10000, mode, 1);
+        angle_run(&(struct angles){ 3, ROWS, R, 10000, mode, places, cosines, sines });
         for (int p = 0; p < ROWS; p++)
             for (int a = 0; a < 3; a++)
                 for (int i = 0; i < AXIS; i++) {
@@ -227,7 +148,7 @@ START_TEST(beyond_float)
                 int64_t places[3] = { 0 };
                 real cosines[HALF], sines[HALF];
                 places[a] = large[n];
-                run(cosines, sines, places, 1, R, 10000, mode, 1);
+                angle_run(&(struct angles){ 3, 1, R, 10000, mode, places, cosines, sines });
                 for (int i = 0; i < (mode == M3_ANGLE_F64 ? 1 : 2); i++) {
                     const long double angle = formed(large[n], i == 0 ? 1 : 0.01, mode);
                     const long double c = cosl(angle), s = sinl(angle);
@@ -245,22 +166,11 @@ START_TEST(widths_refused)
     static const int64_t widths[] = { 0, 4, 26, 1, 2, 3, 5, 7, 8, 9, 64, 77, 79, 80, -6, INT64_MIN, INT64_MAX };
     static const int64_t places[6] = { 1, 2, 3, 4, 5, 6 };
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
-        struct guard cos_guard, sin_guard, places_guard;
-        const size_t size = 2 * 40 * sizeof(real);
-        unsigned char *cosines = guard_output(&cos_guard, size), *sines = guard_output(&sin_guard, size);
-        const int64_t *places_in = guard_input(&places_guard, places, sizeof places);
-        struct m3_ctx ctx;
-        ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);
-        const int status = M3_ENGINE()->ops->rope_table_3d(&ctx, (real *)cosines, (real *)sines, places_in, 2,
-                                                           widths[k], 10000, M3_ANGLE_F64);
-        ck_assert_msg(status != M3_OK && status != M3_INTERNAL, "R = %lld: %d", (long long)widths[k], status);
-        ck_assert_ptr_nonnull(ctx.failure.what);
-        ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-        m3_ctx_free(&ctx);
-        for (size_t i = 0; i < size; i++) ck_assert(cosines[i] == GUARD_POISON && sines[i] == GUARD_POISON);
-        ck_assert(guard_intact(&cos_guard));
-        ck_assert(guard_intact(&sin_guard));
-        ck_assert(guard_intact(&places_guard));
+        const struct angles t = { 3, 2, widths[k], 10000, M3_ANGLE_F64, places, reals(80), reals(80) };
+        struct call c = CALL(angle_table, &t, 2, 1, OPERAND(t.cosines, 80), OPERAND(t.sines, 80), OPERAND(places, 6));
+        c.checks_first = 1;
+        call_refused(&c, ANY, ANY, ANY, ANY);
+        rooms_free(0);
     }
 }
 END_TEST

@@ -1,31 +1,20 @@
 /* swiglu, SPEC 5.12, against the formula in long double. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
 
-#include "guard.h"
-#include "twin.h"
-
-/* One call in guarded buffers; copies y [T,F] out. */
-static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, int threads)
+static int swiglu(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
 {
-    const size_t size = (size_t)(T * F) * sizeof *y;
-    struct guard y_guard, gate_guard, up_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *gate_in = guard_input(&gate_guard, gate, size), *up_in = guard_input(&up_guard, up, size);
+    const int64_t *n = shape;
+    return ops_of(plain)->swiglu(ctx, p[0], p[1], p[2], n[0], n[1]);
+}
 
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->swiglu(&ctx, out, gate_in, up_in, T, F), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&gate_guard));
-    ck_assert(guard_intact(&up_guard));
+static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F)
+{
+    const int64_t shape[2] = { T, F };
+    struct call c = CALL(swiglu, shape, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 /* ---- the twin */
@@ -65,20 +54,17 @@ START_TEST(shapes_and_threads)
         { 33, 257 }, { 67, 33 }, { 67, 521 }, { 1, 6151 }, { 67, 3079 },
     };
     enum { MOST = 67 * 3079 };
-    static real gate[MOST], up[MOST], y[MOST], first[MOST];
+    static real gate[MOST], up[MOST], y[MOST];
     uint64_t state = 512;
     for (int i = 0; i < MOST; i++) {
         gate[i] = (real)(ldexp(40, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
         up[i] = (real)(ldexp(1000, -(int)twin_pick(&state, 20)) * twin_fine(&state));
     }
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int team = 0; team < TWIN_TEAMS; team++) {
-            const int64_t T = shapes[s].T, F = shapes[s].F;
-            run(y, gate, up, T, F, twin_threads[team]);
-            if (team == 0) memcpy(first, y, (size_t)(T * F) * sizeof *y);
-            ck_assert(memcmp(first, y, (size_t)(T * F) * sizeof *y) == 0);
-            for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i]);
-        }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int64_t T = shapes[s].T, F = shapes[s].F;
+        run(y, gate, up, T, F);
+        for (int64_t i = 0; i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i]);
+    }
 }
 END_TEST
 
@@ -109,12 +95,12 @@ START_TEST(known_values)
     };
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         real y;
-        run(&y, &exact[i].gate, &exact[i].up, 1, 1, 1);
+        run(&y, &exact[i].gate, &exact[i].up, 1, 1);
         twin_check_same("y", 0, (int64_t)i, y, exact[i].y);
     }
     for (int i = 0; i < 5; i++) {
         real y;
-        run(&y, &close[i].gate, &close[i].up, 1, 1, 1);
+        run(&y, &close[i].gate, &close[i].up, 1, 1);
         twin_check("y", 1, i, y, close[i].y, 9 * twin_roundoff() * fabsl(close[i].y) * (1 + fabs(close[i].gate)));
     }
 }

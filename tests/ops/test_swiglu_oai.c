@@ -1,32 +1,25 @@
 /* swiglu_oai, SPEC 5.11, against the formula in long double. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
 
-#include "guard.h"
-#include "twin.h"
+struct shape {
+    int64_t T, F;
+    const struct m3_activation *act;
+};
 
-/* One call in guarded buffers; copies y [T,F] out. */
-static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act,
-                int threads)
+static int swiglu_oai(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
 {
-    const size_t size = (size_t)(T * F) * sizeof *y;
-    struct guard y_guard, gate_guard, up_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *gate_in = guard_input(&gate_guard, gate, size), *up_in = guard_input(&up_guard, up, size);
+    const struct shape *d = shape;
+    return ops_of(plain)->swiglu_oai(ctx, p[0], p[1], p[2], d->T, d->F, d->act);
+}
 
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->swiglu_oai(&ctx, out, gate_in, up_in, T, F, act), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&gate_guard));
-    ck_assert(guard_intact(&up_guard));
+static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act)
+{
+    const struct shape d = { T, F, act };
+    struct call c = CALL(swiglu_oai, &d, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 static struct m3_activation activation(double alpha, double limit, enum m3_gate_clamp clamp)
@@ -90,22 +83,19 @@ START_TEST(shapes_and_threads)
         { 33, 257, 1.702, 7 }, { 67, 33, 1.702, 3 }, { 67, 521, 0.5, 7 }, { 1, 6151, 1.702, 7 }, { 67, 3079, 1.702, 7 },
     };
     enum { MOST = 67 * 3079 };
-    static real gate[MOST], up[MOST], y[MOST], first[MOST];
+    static real gate[MOST], up[MOST], y[MOST];
     uint64_t state = 511;
     for (int i = 0; i < MOST; i++) {
         gate[i] = (real)(ldexp(20, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
         up[i] = (real)(ldexp(20, i % 2 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++)
-            for (int team = 0; team < TWIN_TEAMS; team++) {
-                const int64_t T = shapes[s].T, F = shapes[s].F;
-                const struct m3_activation act = activation(shapes[s].alpha, shapes[s].limit, clamp);
-                run(y, gate, up, T, F, &act, twin_threads[team]);
-                if (team == 0) memcpy(first, y, (size_t)(T * F) * sizeof *y);
-                ck_assert(memcmp(first, y, (size_t)(T * F) * sizeof *y) == 0);
-                for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
-            }
+        for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++) {
+            const int64_t T = shapes[s].T, F = shapes[s].F;
+            const struct m3_activation act = activation(shapes[s].alpha, shapes[s].limit, clamp);
+            run(y, gate, up, T, F, &act);
+            for (int64_t i = 0; i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
+        }
 }
 END_TEST
 
@@ -131,7 +121,7 @@ START_TEST(edges_of_the_clamps)
     }
     for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++) {
         const struct m3_activation act = activation(1.702, 7, clamp);
-        run(y, gate, up, N, N, &act, 1);
+        run(y, gate, up, N, N, &act);
         for (int i = 0; i < N * N; i++) {
             check_one(i / N, i % N, y[i], gate[i], up[i], &act);
             if (isnan(gate[i]) || isnan(up[i])) ck_assert(isnan(y[i]));
@@ -164,7 +154,7 @@ START_TEST(known_values)
         const struct m3_activation act = activation(1.75, 7, known[k].both ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER);
         const real gate = (real)known[k].gate, up = (real)known[k].up;
         real y;
-        run(&y, &gate, &up, 1, 1, &act, 1);
+        run(&y, &gate, &up, 1, 1, &act);
         const long double spread = 1 + 1.75 * fmin(fabs(known[k].gate), 8);        /* |alpha g| is no larger here */
         twin_check("y", 0, (int64_t)k, y, known[k].y, 9 * twin_roundoff() * fabsl(known[k].y) * spread);
     }
@@ -172,7 +162,7 @@ START_TEST(known_values)
     for (int i = 0; i < 2; i++) {
         const struct m3_activation act = activation(1.75, 7, M3_GATE_CLAMP_UPPER);
         real y;
-        run(&y, &gates[i], &up, 1, 1, &act, 1);
+        run(&y, &gates[i], &up, 1, 1, &act);
         ck_assert(isnan(y));
     }
 }
