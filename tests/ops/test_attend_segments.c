@@ -9,33 +9,16 @@ struct picture_case {
     real *q, *k, *v;            /* [P,A,U] */
 };
 
-static real *new_reals(int64_t count)
-{
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
-}
-
 /* Segments of these lengths, up to a 0. */
 static struct picture_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
 {
     struct picture_case c = { .A = A, .U = U };
     while (*lengths > 0) c.ends[c.segments++] = c.P += *lengths++;
     const int64_t n = c.P * A * U;
-    c.q = new_reals(n);
-    c.k = new_reals(n);
-    c.v = new_reals(n);
-    for (int64_t i = 0; i < n; i++) c.q[i] = attend_number(size);
-    for (int64_t i = 0; i < n; i++) c.k[i] = attend_number(1);
-    for (int64_t i = 0; i < n; i++) c.v[i] = attend_number(1);
+    c.q = attend_numbers(n, size);
+    c.k = attend_numbers(n, 1);
+    c.v = attend_numbers(n, 1);
     return c;
-}
-
-static void free_case(struct picture_case *c)
-{
-    free(c->q);
-    free(c->k);
-    free(c->v);
 }
 
 /* Segment s as a call of its own. The arrays stay those of the case. */
@@ -52,34 +35,27 @@ static struct picture_case only(const struct picture_case *c, int64_t s)
                                   .v = c->v + at };
 }
 
-/* One call in guarded buffers; returns a new o [P,A,U]. `ctx` NULL: one of its own. */
-static int call(real *o, const struct picture_case *c, struct m3_ctx *ctx)
+static int segments(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const size_t size = (size_t)(c->P * c->A * c->U) * sizeof(real);
-    const size_t ends_size = (size_t)(c->segments > 0 ? c->segments : 0) * sizeof c->ends[0];
-    struct guard zones[5];
-    real *out = guard_output(&zones[0], size);
-    const real *q = guard_input(&zones[1], c->q, size), *k = guard_input(&zones[2], c->k, size);
-    const real *v = guard_input(&zones[3], c->v, size);
-    const int64_t *ends = guard_input(&zones[4], c->ends, ends_size);
-
-    const int status = M3_ENGINE()->ops->attend_segments(ctx, out, q, k, v, ends, c->segments, c->A, c->U);
-
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    memcpy(o, out, size);
-    for (int i = 0; i < 5; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return status;
+    const struct picture_case *c = self;
+    return ops_of(plain)->attend_segments(ctx, p[0], p[1], p[2], p[3], p[4], c->segments, c->A, c->U);
 }
 
+static struct call call_of(const struct picture_case *c, real *o)
+{
+    const int64_t n = c->P * c->A * c->U;
+    struct call call = CALL(segments, c, 1, 4, OPERAND(o, n), OPERAND(c->q, n), OPERAND(c->k, n), OPERAND(c->v, n),
+                            OPERAND(c->ends, c->segments > 0 ? c->segments : 0));
+    call.checks_first = 1;
+    return call;
+}
+
+/* Returns a new o [P,A,U]. */
 static real *run(const struct picture_case *c, int threads)
 {
-    struct m3_ctx ctx;
-    real *o = new_reals(c->P * c->A * c->U);
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
-    const int status = call(o, c, &ctx);
-    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx.failure.what);
-    m3_ctx_free(&ctx);
-    return o;
+    struct call call = call_of(c, reals(c->P * c->A * c->U));
+    call_with(&call, threads);
+    return call.p[0].at;
 }
 
 /* ---- judging: against the formula; in float also against the order; any number of threads alike */
@@ -105,17 +81,13 @@ static void check_row(const struct picture_case *c, const real *o, int64_t s, in
 static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double size, int64_t step)
 {
     struct picture_case c = draw(lengths, A, U, size);
-    real *o = run(&c, 1);
-    for (int team = 1; team < TWIN_TEAMS; team++) {
-        real *other = run(&c, twin_threads[team]);
-        ck_assert_msg(memcmp(o, other, (size_t)(c.P * A * U) * sizeof *o) == 0, "%d threads", twin_threads[team]);
-        free(other);
-    }
+    struct call call = call_of(&c, reals(c.P * A * U));
+    call_all(&call);
+    const real *o = call.p[0].at;
     for (int64_t s = 0, i = 0; s < c.segments; s++)
         for (const int64_t begin = i; i < c.ends[s]; i++)
             if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, o, s, i);
-    free(o);
-    free_case(&c);
+    rooms_free(0);
 }
 
 /* Goal:  o is the softmax attention of SPEC 5.19.
@@ -176,10 +148,7 @@ START_TEST(alone_as_with_others)
         const int64_t n = part.P * part.A * part.U;
         ck_assert_msg(memcmp(first, got, (size_t)n * sizeof *got) == 0, "segment %lld", (long long)s);
         first += n;
-        free(got);
     }
-    free(whole);
-    free_case(&c);
 }
 END_TEST
 
@@ -212,11 +181,8 @@ START_TEST(segments_do_not_leak)
             else if (part == 2 || !hit) twin_check_same("not hit", r, i % ROW, got[i], clean[i]);
             else if (n % 3 == 0) ck_assert_msg(isnan(got[i]), "NaN in part %d row %d: row %d", part, (int)row, (int)r);
         }
-        free(got);
         parts[part][at] = was;
     }
-    free(clean);
-    free_case(&c);
 }
 END_TEST
 
@@ -246,8 +212,6 @@ START_TEST(equal_keys)
             for (int64_t i = begin; i < c.ends[s]; i++)
                 twin_check("mean", i, m, o[i * A * U + m], sum / (double)(c.ends[s] - begin), 0);
         }
-    free(o);
-    free_case(&c);
 }
 END_TEST
 
@@ -283,9 +247,7 @@ START_TEST(one_dominant_key)
                     twin_check("head 0", i, d, o[i * A * U + d], c.v[j0 * A * U + d], 0);
                     twin_check("head 1", i, d, o[(i * A + 1) * U + d], c.v[(j1 * A + 1) * U + d], 0);
                 }
-        free(o);
     }
-    free_case(&c);
 }
 END_TEST
 
@@ -317,8 +279,6 @@ START_TEST(exact_weights)
                     twin_check_same("o in order", i, a * U + d, o[i * ROW + a * U + d], order[d]);
             }
     }
-    free(o);
-    free_case(&c);
 }
 END_TEST
 
@@ -337,8 +297,7 @@ START_TEST(one_row_segments)
             const real want = 0 + c.v[i];
             twin_check_same("o = v", i / (3 * U), i % (3 * U), o[i], want);
         }
-        free(o);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -370,8 +329,6 @@ START_TEST(large_logits)
                 }
                 for (int64_t d = 0; d < U; d++) ck_assert(o[(i * A + a) * U + d] == c.v[(winner * A + a) * U + d]);
             }
-    free(o);
-    free_case(&c);
 }
 END_TEST
 
@@ -405,19 +362,15 @@ START_TEST(logits_not_finite)
                     }
                     real *want = run(&without, 1);
                     for (int64_t r = 0; r < L; r++) twin_check_same("without it", L, r, o[r], want[0]);
-                    free(want);
                 }
                 ck_assert(o[L] == c.v[L]);
-                free(o);
             }
             c.k[j] = was;
         }
         for (int64_t j = 0; j < L; j++) c.k[j] = -big;
         real *o = run(&c, 1);
         for (int64_t r = 0; r < L; r++) ck_assert(isnan(o[r]));
-        free(o);
-        free_case(&c);
-        free_case(&without);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -443,19 +396,9 @@ START_TEST(ends_refused)
         struct picture_case c = draw(lengths, A, U, 1);
         c.segments = bad[b].segments;
         memcpy(c.ends, bad[b].ends, sizeof bad[b].ends);
-        real o[ROWS * A * U];
-        struct m3_ctx ctx;
-        ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
-        const int status = call(o, &c, &ctx);
-        ck_assert_msg(status != M3_OK && status != M3_INTERNAL, "%zu: status %d", b, status);
-        ck_assert_ptr_nonnull(ctx.failure.what);
-        const int64_t row = bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at;
-        ck_assert_msg(ctx.failure.row == row, "%zu: row %lld", b, (long long)ctx.failure.row);
-        ck_assert(ctx.failure.group == -1 && ctx.failure.block == -1);
-        for (size_t i = 0; i < sizeof o; i++)
-            if (((unsigned char *)o)[i] != GUARD_POISON) ck_abort_msg("%zu: byte %zu was written", b, i);
-        m3_ctx_free(&ctx);
-        free_case(&c);
+        struct call call = call_of(&c, reals(ROWS * A * U));
+        call_refused(&call, ANY, bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at, NOWHERE, NOWHERE);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -470,15 +413,13 @@ START_TEST(context_used_again)
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
     struct picture_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
     for (int64_t i = 0; i < large.P * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
-    real *fresh = run(&small, 1), *first = new_reals(large.P * 4 * 80), *then = new_reals(small.P * 3 * 14);
-    ck_assert_int_eq(call(first, &large, &ctx), M3_OK);
-    ck_assert_int_eq(call(then, &small, &ctx), M3_OK);
-    ck_assert(memcmp(fresh, then, (size_t)(small.P * 3 * 14) * sizeof *then) == 0);
-    free(fresh);
-    free(first);
-    free(then);
-    free_case(&large);
-    free_case(&small);
+    const real *fresh = run(&small, 1);
+    struct call calls[2] = { call_of(&large, reals(large.P * 4 * 80)), call_of(&small, reals(small.P * 3 * 14)) };
+    for (int i = 0; i < 2; i++) {
+        calls[i].ctx = &ctx;
+        call_with(&calls[i], 2);
+    }
+    ck_assert(same_reals(fresh, calls[1].p[0].at, small.P * 3 * 14));
     m3_ctx_free(&ctx);
 }
 END_TEST

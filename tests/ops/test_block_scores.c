@@ -1,13 +1,7 @@
 /* block_scores against the formula and the order of SPEC 5.8. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
 #include <stdio.h>
-
-#include "guard.h"
-#include "twin.h"
 
 enum { MAX_BLOCK = 128 };
 
@@ -17,12 +11,6 @@ struct scores_case {
     struct m3_index d;
     struct m3_semantics semantics;
     real *q, *k;                /* [T,G,X] [S,X] */
-};
-
-struct scores_got {
-    int status;
-    struct m3_failure failure;
-    real *m;                    /* [T,G,B] */
 };
 
 /* Uniform in [-1, 1), and now and then a zero of either sign. */
@@ -38,47 +26,35 @@ static struct scores_case draw(int64_t T, int64_t p0, int64_t G, int64_t X, int6
     struct scores_case c = { .d = { .T = T, .p0 = p0, .G = G, .X = X, .block = block, .N = 3 } };
     c.semantics.local_blocks = 1;
     c.d.B = (p0 + T + block - 1) / block;
-    c.q = malloc((size_t)(T * G * X) * sizeof *c.q);
-    c.k = malloc((size_t)((p0 + T) * X) * sizeof *c.k);
+    c.q = reals(T * G * X);
+    c.k = reals((p0 + T) * X);
     for (int64_t i = 0; i < T * G * X; i++) c.q[i] = number() * 4;
     for (int64_t i = 0; i < (p0 + T) * X; i++) c.k[i] = number();
     return c;
 }
 
-static void free_case(struct scores_case *c)
+static int scores(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    free(c->q);
-    free(c->k);
-}
-
-static struct scores_got run(const struct scores_case *c, int n_threads)
-{
+    const struct scores_case *c = self;
     struct m3_index d = c->d;
     d.semantics = &c->semantics;
-    const size_t n_m = (size_t)(d.T * d.G * d.B) * sizeof(real), n_q = (size_t)(d.T * d.G * d.X) * sizeof(real),
-                 n_k = (size_t)((d.p0 + d.T) * d.X) * sizeof(real);
-    struct guard zones[3];
-    struct scores_got got = { .m = malloc(n_m) };
-    real *m = guard_output(&zones[0], n_m);
-    real *q = guard_input(&zones[1], c->q, n_q), *k = guard_input(&zones[2], c->k, n_k);
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, n_threads, M3_LINEAR_BLAS), M3_OK);
-
-    got.status = M3_ENGINE()->ops->block_scores(&ctx, m, q, k, &d);
-
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    got.failure = ctx.failure;
-    memcpy(got.m, m, n_m);
-    m3_ctx_free(&ctx);
-    for (int i = 0; i < 3; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return got;
+    return ops_of(plain)->block_scores(ctx, p[0], p[1], p[2], &d);
 }
 
-static real *run_ok(const struct scores_case *c, int n_threads)
+static struct call call_of(const struct scores_case *c)
 {
-    struct scores_got got = run(c, n_threads);
-    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
-    return got.m;
+    const struct m3_index *d = &c->d;
+    const int64_t n = d->T * d->G * d->B;
+    return (struct call)CALL(scores, c, 1, 2, OPERAND(reals(n), n), OPERAND(c->q, d->T * d->G * d->X),
+                             OPERAND(c->k, (d->p0 + d->T) * d->X));
+}
+
+/* Returns m [T,G,B]. */
+static real *run(const struct scores_case *c, int threads)
+{
+    struct call call = call_of(c);
+    call_with(&call, threads);
+    return call.p[0].at;
 }
 
 /* ---- the twin: a row, a group, a block */
@@ -158,18 +134,14 @@ static void check_order(const struct scores_case *c, real got, int64_t t, int64_
 static void check_case(const struct scores_case *c)
 {
     const int64_t n = c->d.T * c->d.G * c->d.B;
-    real *m = run_ok(c, 1);
-    for (int i = 1; i < TWIN_TEAMS; i++) {
-        real *other = run_ok(c, twin_threads[i]);
-        ck_assert_msg(memcmp(m, other, (size_t)n * sizeof *m) == 0, "%d threads", twin_threads[i]);
-        free(other);
-    }
+    struct call call = call_of(c);
+    call_all(&call);
+    const real *m = call.p[0].at;
     for (int64_t i = 0; i < n; i++) {
         const int64_t t = i / c->d.B / c->d.G, g = i / c->d.B % c->d.G, b = i % c->d.B;
         check_formula(c, m[i], t, g, b);
         if (TWIN_IN_ORDER) check_order(c, m[i], t, g, b);
     }
-    free(m);
 }
 
 static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t block, int more_blocks)
@@ -181,7 +153,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t blo
         c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
         if (TWIN_READINGS || i % 2 == 0) check_case(&c);
     }
-    free_case(&c);
+    rooms_free(0);
 }
 
 /* Goal:  scores are the pooled dot products with the visible keys of each block.
@@ -215,7 +187,7 @@ START_TEST(hidden_keys)
     static const double shares[4] = { 0.1, 0.5, 0.9, 1 };
     for (int i = 0; i < 16; i++) {
         struct scores_case c = draw(67, i % 2 * 9, 3, 20, 7);
-        unsigned char *seen = malloc((size_t)(c.d.p0 + 67));
+        unsigned char *seen = room(c.d.p0 + 67, 1);
         for (int64_t j = 0; j < c.d.p0 + 67; j++) seen[j] = (twin_draw(&state) + 1) / 2 >= shares[i % 4];
         for (int64_t j = 0; j < c.d.p0 + 67; j++)
             for (int64_t x = 0; x < 20 && !seen[j]; x++) c.k[j * 20 + x] = NAN;
@@ -223,8 +195,7 @@ START_TEST(hidden_keys)
         c.semantics.pool = i / 4 % 2 && TWIN_READINGS ? M3_POOL_LSE : M3_POOL_MAX;
         c.semantics.index_scale = i / 8 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
         check_case(&c);
-        free(seen);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -251,7 +222,7 @@ START_TEST(places_as_scores)
             struct scores_case c = draw(9, p0, 4, 1, block);
             for (int64_t j = 0; j < p0 + 9; j++) c.k[j] = (real) - (j + 1);
             for (int64_t i = 0; i < 9 * 4; i++) c.q[i] = (real)(i % 2 ? -ldexp(1, (int)i % 4) : ldexp(1, (int)i % 4));
-            real *m = run_ok(&c, 1);
+            real *m = run(&c, 1);
             for (int64_t i = 0; i < 9 * 4 * c.d.B; i++) {
                 const int64_t b = i % c.d.B, g = i / c.d.B % 4, p = p0 + i / c.d.B / 4;
                 const int64_t last = (b + 1) * block - 1 < p ? (b + 1) * block - 1 : p;
@@ -260,8 +231,7 @@ START_TEST(places_as_scores)
                 ck_assert_msg(m[i] == want, "block %lld p0 %lld: m[%lld] %g for %g", (long long)block, (long long)p0,
                               (long long)i, (double)m[i], want);
             }
-            free(m);
-            free_case(&c);
+            rooms_free(0);
         }
     }
 }
@@ -278,7 +248,7 @@ START_TEST(alone_as_in_a_batch)
         const size_t n = (size_t)(3 * c.d.B) * sizeof(real);
         c.semantics.pool = i % 2 ? M3_POOL_LSE : M3_POOL_MAX;
         c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
-        real *whole = run_ok(&c, 2);
+        real *whole = run(&c, 2);
         for (int64_t t = 0; t < 131; t++) {
             struct scores_case row = c;
             row.d.T = 1;
@@ -286,12 +256,10 @@ START_TEST(alone_as_in_a_batch)
             row.q += t * 3 * 20;
             row.semantics.selection = (enum m3_selection)(t % 3);
             row.semantics.init_blocks = row.semantics.local_blocks = t % 5;
-            real *m = run_ok(&row, 1);
+            real *m = run(&row, 1);
             ck_assert_msg(memcmp(m, whole + t * 3 * c.d.B, n) == 0, "row %lld", (long long)t);
-            free(m);
         }
-        free(whole);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -309,16 +277,9 @@ START_TEST(nan_keys)
         c.semantics.pool = i / 2 % 2 && TWIN_READINGS ? M3_POOL_LSE : M3_POOL_MAX;
         c.k[j * 20 + j % 20] = i / 4 % 2 ? NAN : INFINITY;
         for (int64_t g = 0; g < 3; g++) c.q[(first * 3 + g) * 20 + j % 20] = 0;
-        for (int n = 0; n < TWIN_TEAMS; n++) {
-            struct scores_got got = run(&c, twin_threads[n]);
-            ck_assert_int_eq(got.status, M3_WRONG);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert_msg(got.failure.row == first && got.failure.group == 0 && got.failure.block == j / block,
-                          "key %lld: row %lld group %lld block %lld", (long long)j, (long long)got.failure.row,
-                          (long long)got.failure.group, (long long)got.failure.block);
-            free(got.m);
-        }
-        free_case(&c);
+        struct call call = call_of(&c);
+        call_refused(&call, M3_WRONG, first, 0, j / block);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -331,14 +292,9 @@ START_TEST(nan_queries)
     for (int i = 0; i < 67 * 3; i += 2 * TWIN_STEP) {
         struct scores_case c = draw(67, 30, 3, 20, 16);
         for (int at = i; at < 67 * 3; at += 1 + i % 7) c.q[at * 20 + i % 20] = NAN;
-        for (int n = 0; n < TWIN_TEAMS; n++) {
-            struct scores_got got = run(&c, twin_threads[n]);
-            ck_assert_int_eq(got.status, M3_WRONG);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert(got.failure.row == i / 3 && got.failure.group == i % 3 && got.failure.block == 0);
-            free(got.m);
-        }
-        free_case(&c);
+        struct call call = call_of(&c);
+        call_refused(&call, M3_WRONG, i / 3, i % 3, 0);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -360,9 +316,9 @@ START_TEST(infinite_scores)
         c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
         for (int64_t t = 0; t < 33; t++) c.q[t * 2] = big * (real)(2 + twin_draw(&state));
         for (int64_t n = 0; n < 21; n++) c.k[n * 2] = number() / big;
-        real *clean = run_ok(&c, 1);
+        real *clean = run(&c, 1);
         c.k[j * 2] = (overflow ? big : (real)INFINITY) * (real)(up ? 1 : -1);
-        real *m = run_ok(&c, 2);
+        real *m = run(&c, 2);
         for (int64_t at = 0; at < 33 * B; at++) {
             const int64_t b = at % B, p = 10 + at / B / 3;
             if (b != j / block || j > p) {
@@ -386,9 +342,7 @@ START_TEST(infinite_scores)
                 ck_assert(m[at] == want || within(m[at], want, allowed));
             }
         }
-        free(clean);
-        free(m);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 END_TEST
@@ -407,14 +361,13 @@ START_TEST(equal_keys)
         c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
         for (int64_t n = 0; n < 40 * 2 * 4; n++) c.q[n] = n % 4 == 2 ? (real)sizes[i % 3] : 0;
         for (int64_t n = 0; n < 40 * 4; n++) c.k[n] = 1;
-        real *m = run_ok(&c, 1);
+        real *m = run(&c, 1);
         for (int64_t at = 0; at < 40 * 2 * c.d.B; at++) {
             const int64_t b = at % c.d.B, p = at / c.d.B / 2, n = p < b * 7 ? 0 : p >= b * 7 + 6 ? 7 : p - b * 7 + 1;
             const double want = n == 0 ? -INFINITY : lse ? s + (double)logl(n) : s;
             ck_assert(m[at] == want || within(m[at], want, n > 1 && lse ? 2 * twin_roundoff() * fabs(want) : 0));
         }
-        free(m);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 END_TEST

@@ -3,16 +3,11 @@
 #ifndef M3_TESTS_ATTEND_TWIN_H
 #define M3_TESTS_ATTEND_TWIN_H
 
-#include "model/engine.h"
+#include "op_driver.h"
+
 #include "ops/exp.h"
-#include "ops/ops.h"
 
-#include <check.h>
-#include <math.h>
 #include <stdio.h>
-
-#include "guard.h"
-#include "twin.h"
 
 enum { ATTEND_MAX_D = 128, ATTEND_MAX_KEYS = 32768 };
 
@@ -26,8 +21,6 @@ struct attend_case {
 };
 
 struct attend_got {
-    int status;
-    struct m3_failure failure;
     real *o, *lse;              /* [T,Q,D] [T,Q] */
 };
 
@@ -127,31 +120,23 @@ static inline int64_t attend_keys(int64_t *keys, const struct attend_case *c, in
 /* ---- cases */
 
 /* Uniform in [-size, size), and now and then a zero of either sign. */
-static inline real attend_number(double size)
+static inline real *attend_numbers(int64_t count, double size)
 {
-    const int64_t kind = twin_pick(&attend_state, 50);
-    return (real)(kind == 0 ? 0.0 : kind == 1 ? -0.0 : size * twin_draw(&attend_state));
+    real *x = reals(count);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t kind = twin_pick(&attend_state, 50);
+        x[i] = (real)(kind == 0 ? 0.0 : kind == 1 ? -0.0 : size * twin_draw(&attend_state));
+    }
+    return x;
 }
 
 static inline struct attend_case attend_draw(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t D, double size)
 {
-    struct attend_case c = { .d = { .T = T, .p0 = p0, .Q = ratio * G, .G = G, .D = D } };
-    const int64_t n_q = T * ratio * G * D, n_k = (p0 + T) * G * D;
-    c.q = malloc((size_t)n_q * sizeof *c.q);
-    c.k = malloc((size_t)n_k * sizeof *c.k);
-    c.v = malloc((size_t)n_k * sizeof *c.v);
-    for (int64_t i = 0; i < n_q; i++) c.q[i] = attend_number(size);
-    for (int64_t i = 0; i < n_k; i++) c.k[i] = attend_number(1);
-    for (int64_t i = 0; i < n_k; i++) c.v[i] = attend_number(1);
-    return c;
-}
-
-static inline void attend_case_free(struct attend_case *c)
-{
-    free(c->q);
-    free(c->k);
-    free(c->v);
-    free(c->blocks);
+    const int64_t n_k = (p0 + T) * G * D;
+    return (struct attend_case){ .d = { .T = T, .p0 = p0, .Q = ratio * G, .G = G, .D = D },
+                                 .q = attend_numbers(T * ratio * G * D, size),
+                                 .k = attend_numbers(n_k, 1),
+                                 .v = attend_numbers(n_k, 1) };
 }
 
 /* Rows [row, row + T) of a case, as a call of their own. The arrays stay those of the case. */
@@ -165,19 +150,13 @@ static inline struct attend_case attend_rows(const struct attend_case *c, int64_
     return part;
 }
 
-/* Hides each place with probability `share`, and the first `none` in any case. d.seen is to be freed by attend_show. */
+/* Hides each place with probability `share`, and the first `none` in any case. */
 static inline void attend_hide(struct attend_case *c, double share, int64_t none)
 {
     const int64_t S = c->d.p0 + c->d.T;
-    unsigned char *seen = malloc((size_t)S);
+    unsigned char *seen = room(S, 1);
     for (int64_t j = 0; j < S; j++) seen[j] = j >= none && (twin_draw(&attend_state) + 1) / 2 >= share;
     c->d.seen = seen;
-}
-
-static inline void attend_show(struct attend_case *c)
-{
-    free((void *)(uintptr_t)c->d.seen);
-    c->d.seen = NULL;
 }
 
 /* What is hidden must not matter, whatever it is. */
@@ -205,51 +184,28 @@ static inline int64_t attend_check_empty(const struct attend_case *c, const stru
 
 /* ---- the operator */
 
-static inline void attend_free(struct attend_got *got)
+static inline int attend_body(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    free(got->o);
-    free(got->lse);
+    const struct attend_case *c = self;
+    const struct m3_ops *ops = ops_of(plain);
+    if (c->blocks) return ops->attend_blocks(ctx, p[0], p[1], p[2], p[3], p[4], p[5], &c->d);
+    return ops->attend_full(ctx, p[0], p[1], p[2], p[3], p[4], &c->d);
 }
 
-static inline struct attend_got attend_call(const struct attend_case *c, struct m3_ctx *ctx)
+static inline struct call attend_call(const struct attend_case *c, struct attend_got *got)
 {
-    const struct m3_ops *op = M3_ENGINE()->ops;
-    const struct m3_attend d = c->d;
-    const size_t S = (size_t)(d.p0 + d.T), n_o = (size_t)(d.T * d.Q * d.D) * sizeof(real),
-                 n_lse = (size_t)(d.T * d.Q) * sizeof(real), n_k = S * (size_t)(d.G * d.D) * sizeof(real),
-                 n_ids = c->blocks != NULL ? (size_t)(d.T * d.G * d.N) * sizeof(int32_t) : 0;
-    struct guard zones[6];
-    struct attend_got got = { .o = malloc(n_o), .lse = malloc(n_lse) };
-    real *o = guard_output(&zones[0], n_o), *lse = guard_output(&zones[1], n_lse);
-    real *q = guard_input(&zones[2], c->q, n_o);
-    real *k = guard_input(&zones[3], c->k, n_k), *v = guard_input(&zones[4], c->v, n_k);
-    int32_t *blocks = guard_input(&zones[5], c->blocks != NULL ? (const void *)c->blocks : "", n_ids);
-
-    got.status = c->blocks != NULL ? op->attend_blocks(ctx, o, lse, q, k, v, blocks, &d)
-                                   : op->attend_full(ctx, o, lse, q, k, v, &d);
-
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    got.failure = ctx->failure;
-    memcpy(got.o, o, n_o);
-    memcpy(got.lse, lse, n_lse);
-    for (int i = 0; i < 6; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return got;
+    const int64_t n_q = c->d.T * c->d.Q, n_k = (c->d.p0 + c->d.T) * c->d.G * c->d.D;
+    *got = (struct attend_got){ reals(n_q * c->d.D), reals(n_q) };
+    return (struct call)CALL(attend_body, c, 2, 4, OPERAND(got->o, n_q * c->d.D), OPERAND(got->lse, n_q),
+                             OPERAND(c->q, n_q * c->d.D), OPERAND(c->k, n_k), OPERAND(c->v, n_k),
+                             OPERAND(c->blocks, c->blocks ? c->d.T * c->d.G * c->d.N : 0));
 }
 
 static inline struct attend_got attend_run(const struct attend_case *c, int threads)
 {
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
-    struct attend_got got = attend_call(c, &ctx);
-    m3_ctx_free(&ctx);
-    return got;
-}
-
-/* As attend_run, where it must work. */
-static inline struct attend_got attend_ok(const struct attend_case *c, int threads)
-{
-    struct attend_got got = attend_run(c, threads);
-    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
+    struct attend_got got;
+    struct call call = attend_call(c, &got);
+    call_with(&call, threads);
     return got;
 }
 
@@ -303,15 +259,11 @@ static inline void attend_check_head(const struct attend_case *c, const struct a
 
 static inline void attend_check(const struct attend_case *c)
 {
-    struct attend_got got = attend_ok(c, 1);
-    for (int i = 1; i < TWIN_TEAMS; i++) {
-        struct attend_got other = attend_ok(c, twin_threads[i]);
-        ck_assert_msg(attend_same(c, &got, &other), "%d threads", twin_threads[i]);
-        attend_free(&other);
-    }
+    struct attend_got got;
+    struct call call = attend_call(c, &got);
+    call_all(&call);
     for (int64_t t = 0; t < c->d.T; t++)
         for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &got, t, h);
-    attend_free(&got);
 }
 
 /* Hides places of c as attend_hide does and holds it against the twin; then, with the hidden keys spoilt, each row
@@ -320,18 +272,16 @@ static inline int64_t attend_check_hidden(struct attend_case *c, double share, i
 {
     attend_hide(c, share, none);
     attend_check(c);
-    struct attend_got whole = attend_ok(c, 2);
+    struct attend_got whole = attend_run(c, 2);
     const int64_t empty = attend_check_empty(c, &whole);
     attend_spoil(c);
     attend_check(c);
     for (int64_t t = 0; TWIN_IN_ORDER && t < c->d.T; t++) {
         struct attend_case row = attend_rows(c, t, 1);
-        struct attend_got got = attend_ok(&row, 1);
+        struct attend_got got = attend_run(&row, 1);
         ck_assert_msg(attend_same_row(c, &whole, t, &got, 0), "row %lld", (long long)t);
-        attend_free(&got);
     }
-    attend_free(&whole);
-    attend_show(c);
+    c->d.seen = NULL;
     return empty;
 }
 
