@@ -3,11 +3,6 @@
 
 #include <float.h>
 
-static int add(struct m3_ctx *ctx, void *const *p, const void *n, int plain)
-{
-    return ops_of(plain)->add(ctx, p[0], p[1], p[2], *(const int64_t *)n);
-}
-
 static int add_to_itself(struct m3_ctx *ctx, void *const *p, const void *n, int plain)
 {
     return ops_of(plain)->add(ctx, p[0], p[1], p[1], *(const int64_t *)n);
@@ -15,7 +10,7 @@ static int add_to_itself(struct m3_ctx *ctx, void *const *p, const void *n, int 
 
 static void run(real *y, const real *a, const real *b, int64_t n)
 {
-    struct call c = CALL(add, &n, 1, 2, OPERAND(y, n), OPERAND(a, n), OPERAND(b, n));
+    struct call c = CALL(call_add, &(struct add_values){ n }, 1, 2, OPERAND(y, n), OPERAND(a, n), OPERAND(b, n));
     call_in_place(&c, 0, 0);
     call_in_place(&c, 0, 1);
     call_all(&c);

@@ -35,17 +35,12 @@ static struct picture_case only(const struct picture_case *c, int64_t s)
                                   .v = c->v + at };
 }
 
-static int segments(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct picture_case *c = self;
-    return ops_of(plain)->attend_segments(ctx, p[0], p[1], p[2], p[3], p[4], c->segments, c->A, c->U);
-}
-
 static struct call call_of(const struct picture_case *c, real *o)
 {
     const int64_t n = c->P * c->A * c->U;
-    struct call call = CALL(segments, c, 1, 4, OPERAND(o, n), OPERAND(c->q, n), OPERAND(c->k, n), OPERAND(c->v, n),
-                            OPERAND(c->ends, c->segments > 0 ? c->segments : 0));
+    struct call call =
+        CALL(call_attend_segments, KEPT(struct attend_segments_values, c->segments, c->A, c->U), 1, 4, OPERAND(o, n),
+             OPERAND(c->q, n), OPERAND(c->k, n), OPERAND(c->v, n), OPERAND(c->ends, c->segments > 0 ? c->segments : 0));
     call.checks_first = 1;
     return call;
 }

@@ -20,14 +20,6 @@ static int gated_back(struct m3_ctx *ctx, void *const *p, const void *self, int 
     return back->swiglu_oai(ctx, p[0], p[1], p[2], p[3], p[4], c->T, c->F, &c->act);
 }
 
-static int gated_forward(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct gated *c = self;
-    const struct m3_ops *ops = ops_of(plain);
-    if (!c->act.oai) return ops->swiglu(ctx, p[0], p[1], p[2], c->T, c->F);
-    return ops->swiglu_oai(ctx, p[0], p[1], p[2], c->T, c->F, &c->act);
-}
-
 static struct gated draw_gated(int oai, int64_t T, int64_t F, double limit, enum m3_gate_clamp clamp)
 {
     const int64_t n = T * F;
@@ -121,9 +113,12 @@ START_TEST(gated_slopes)
 {
     for (int k = 0; k < 6; k++) {
         struct gated c = draw_gated(k < 4, 5, 7, k % 2 ? 3 : 7, k / 2 ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER);
+        const struct swiglu_oai_values oai = { 5, 7, &c.act };
+        const struct swiglu_values plain = { 5, 7 };
         struct near_forward f = {
-            CALL(gated_forward, &c, 1, 2, OPERAND(reals(35), 35), OPERAND(c.gate, 35), OPERAND(c.up, 35)), { c.dy }
+            CALL(call_swiglu_oai, &oai, 1, 2, OPERAND(reals(35), 35), OPERAND(c.gate, 35), OPERAND(c.up, 35)), { c.dy }
         };
+        if (!c.act.oai) f.call.body = call_swiglu, f.call.self = &plain;
         leave_limits(c.gate, 35, (double)c.act.limit);
         leave_limits(c.up, 35, (double)c.act.limit);
         run_gated(&c);
@@ -147,13 +142,6 @@ static int one_back(struct m3_ctx *ctx, void *const *p, const void *self, int pl
     const struct one *c = self;
     const struct m3_backward_ops *back = back_of(plain);
     return (c->is_gelu ? back->gelu : back->sigmoid)(ctx, p[0], p[1], p[2], c->n);
-}
-
-static int one_forward(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct one *c = self;
-    const struct m3_ops *ops = ops_of(plain);
-    return (c->is_gelu ? ops->gelu : ops->sigmoid)(ctx, p[0], p[1], c->n);
 }
 
 static struct one draw_one(int is_gelu, int64_t n, double size)
@@ -202,7 +190,10 @@ START_TEST(one_slopes)
 {
     for (int k = 0; k < 2; k++) {
         struct one c = draw_one(k, 37, 4);
-        struct near_forward f = { CALL(one_forward, &c, 1, 1, OPERAND(reals(37), 37), OPERAND(c.x, 37)), { c.dy } };
+        struct near_forward f = {
+            CALL(call_sigmoid, &(struct sigmoid_values){ 37 }, 1, 1, OPERAND(reals(37), 37), OPERAND(c.x, 37)), { c.dy }
+        };
+        if (k) f.call.body = call_gelu, f.call.self = KEPT(struct gelu_values, 37);
         run_one(&c);
         near_check_forward(k ? "gelu" : "sigmoid", &f, 1, c.dx);
     }

@@ -207,12 +207,6 @@ static int rope_back(struct m3_ctx *ctx, void *const *p, const void *self, int p
     return back_of(plain)->rope(ctx, p[0], p[1], p[2], p[3], c->T, c->heads, c->D, c->R);
 }
 
-static int rope_forward(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct ropes *c = self;
-    return ops_of(plain)->rope(ctx, p[0], p[1], p[2], p[3], c->T, c->heads, c->D, c->R);
-}
-
 /* Goal:  the gradient is turned back; channels from R on are copied.
  * Given: R = D, R < D, one head and many, enough for four threads.
  * Claim: what rounding allows of the transposed matrix; channels from R on have the bits of dy; in place, too; in double
@@ -241,8 +235,9 @@ START_TEST(rope)
         near_check_all("dx", dx, want, NULL, n, c->D);
         for (int64_t i = 0; i < n; i++)
             if (i % c->D >= c->R) ck_assert(same_reals(&dx[i], &dy[i], 1));
-        struct near_forward f = { CALL(rope_forward, c, 1, 3, OPERAND(reals(n), n), OPERAND(x, n),
-                                       OPERAND(cosines, table), OPERAND(sines, table)),
+        struct near_forward f = { CALL(call_rope, KEPT(struct rope_values, c->T, c->heads, c->D, c->R), 1, 3,
+                                       OPERAND(reals(n), n), OPERAND(x, n), OPERAND(cosines, table),
+                                       OPERAND(sines, table)),
                                   { dy } };
         if (sizeof(real) == sizeof(double)) near_check_forward("rope", &f, 1, dx);
         rooms_free(0);
@@ -274,12 +269,6 @@ static int scatter_back(struct m3_ctx *ctx, void *const *p, const void *self, in
 {
     const struct rows *c = self;
     return back_of(plain)->scatter(ctx, p[0], p[1], p[2], p[3], c->id, c->T, c->M, c->H);
-}
-
-static int scatter_forward(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct rows *c = self;
-    return ops_of(plain)->scatter(ctx, p[0], p[1], p[2], p[3], c->id, c->T, c->M, c->H);
 }
 
 /* Goal:  every row with an id adds to the row of that id.
@@ -365,8 +354,8 @@ START_TEST(rows_slopes)
     near_check_forward("embed", &f, 2, dw);
     back = (struct call)CALL(scatter_back, &c, 2, 2, OPERAND(dx, N), OPERAND(dw, c.M * H), OPERAND(dy, N),
                              OPERAND(ids, T));
-    f.call = (struct call)CALL(scatter_forward, &c, 1, 3, OPERAND(reals(N), N), OPERAND(x, N), OPERAND(ids, T),
-                               OPERAND(w, c.M * H));
+    f.call = (struct call)CALL(call_scatter, KEPT(struct scatter_values, 0, T, c.M, H), 1, 3, OPERAND(reals(N), N),
+                               OPERAND(x, N), OPERAND(ids, T), OPERAND(w, c.M * H));
     call_with(&back, 1);
     near_check_forward("scatter, dx", &f, 1, dx);
     near_check_forward("scatter, df", &f, 3, dw);

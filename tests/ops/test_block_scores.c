@@ -33,20 +33,14 @@ static struct scores_case draw(int64_t T, int64_t p0, int64_t G, int64_t X, int6
     return c;
 }
 
-static int scores(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct scores_case *c = self;
-    struct m3_index d = c->d;
-    d.semantics = &c->semantics;
-    return ops_of(plain)->block_scores(ctx, p[0], p[1], p[2], &d);
-}
-
 static struct call call_of(const struct scores_case *c)
 {
-    const struct m3_index *d = &c->d;
+    struct m3_index *d = room(1, sizeof *d);
+    *d = c->d;
+    d->semantics = &c->semantics;
     const int64_t n = d->T * d->G * d->B;
-    return (struct call)CALL(scores, c, 1, 2, OPERAND(reals(n), n), OPERAND(c->q, d->T * d->G * d->X),
-                             OPERAND(c->k, (d->p0 + d->T) * d->X));
+    return (struct call)CALL(call_block_scores, KEPT(struct block_scores_values, d), 1, 2, OPERAND(reals(n), n),
+                             OPERAND(c->q, d->T * d->G * d->X), OPERAND(c->k, (d->p0 + d->T) * d->X));
 }
 
 /* Returns m [T,G,B]. */

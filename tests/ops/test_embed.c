@@ -2,24 +2,13 @@
 #include "op_driver.h"
 #include "stored_twin.h"
 
-struct shape {
-    int64_t T;
-    const struct m3_weight *w;
-};
-
-static int embed(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    return ops_of(plain)->embed(ctx, p[0], p[1], d->w, d->T);
-}
-
 /* Every row by its id, in the bits of the stored numbers. */
 static void check_all(struct stored *w, const int32_t *ids, int64_t T)
 {
-    const struct shape d = { T, &w->weight };
+    const struct embed_values d = { T };
     const int64_t H = w->cols;
     real *y = reals(T * H);
-    struct call c = CALL(embed, &d, 1, 1, OPERAND(y, T * H), OPERAND(ids, T));
+    struct call c = CALL(call_embed, &d, 1, 2, OPERAND(y, T * H), OPERAND(ids, T), OPERAND(&w->weight, 1));
     call_all(&c);
     for (int64_t i = 0; i < T * H; i++)
         twin_check_same(stored_types[w->kind].name, i / H, i % H, y[i], (real)stored_value(w, ids[i / H], i % H));
@@ -124,9 +113,9 @@ START_TEST(ids_outside)
     stored_make(&w, STORED_BF16, V, H);
     stored_random(&w, &state);
     stored_give(&w, 0);
-    const struct shape d = { T, &w.weight };
+    const struct embed_values d = { T };
     int32_t ids[T];
-    struct call c = CALL(embed, &d, 1, 1, OPERAND(reals(T * H), T * H), OPERAND(ids, T));
+    struct call c = CALL(call_embed, &d, 1, 2, OPERAND(reals(T * H), T * H), OPERAND(ids, T), OPERAND(&w.weight, 1));
     c.checks_first = 1;
     for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
         for (int t = 0; t < T; t++) ids[t] = t % V;

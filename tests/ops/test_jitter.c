@@ -11,21 +11,9 @@ static uint64_t mixed(uint64_t z)
 
 static uint64_t drawn_by(uint64_t key, uint64_t i) { return mixed(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32; }
 
-struct shape {
-    int64_t T, H, p0;
-    double eps;
-    uint64_t key;
-};
-
-static int jitter(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
+static void run(real *y, const real *x, struct jitter_values d)
 {
-    const struct shape *d = shape;
-    return ops_of(plain)->jitter(ctx, p[0], p[1], d->T, d->H, d->p0, d->eps, d->key);
-}
-
-static void run(real *y, const real *x, struct shape d)
-{
-    struct call c = CALL(jitter, &d, 1, 1, OPERAND(y, d.T * d.H), OPERAND(x, d.T * d.H));
+    struct call c = CALL(call_jitter, &d, 1, 1, OPERAND(y, d.T * d.H), OPERAND(x, d.T * d.H));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }
@@ -46,7 +34,7 @@ START_TEST(formula)
         const uint64_t key = UINT64_C(0xfedcba9876543210) + (uint64_t)c;
         const double eps = amounts[c / 48];
         real *x = drawn(T * H, 4, &state), *y = reals(T * H);
-        run(y, x, (struct shape){ T, H, p0, eps, key });
+        run(y, x, (struct jitter_values){ T, H, p0, eps, key });
         for (int64_t n = 0; n < T * H; n++) {
             const double u = (double)drawn_by(key, (uint64_t)(p0 * H + n)) / 4294967296.0;
             twin_check_same("y", n / H, n % H, y[n], x[n] * (real)(1 + eps * (2 * u - 1)));
@@ -69,8 +57,8 @@ START_TEST(uniform)
     double mean = 0, square = 0;
     int64_t parts[8] = { 0 }, same = 0;
     for (int64_t i = 0; i < COUNT; i++) x[i] = 1;
-    run(y, x, (struct shape){ ROWS, WIDTH, 0, eps, 1 });
-    run(other, x, (struct shape){ ROWS, WIDTH, 0, eps, 2 });
+    run(y, x, (struct jitter_values){ ROWS, WIDTH, 0, eps, 1 });
+    run(other, x, (struct jitter_values){ ROWS, WIDTH, 0, eps, 2 });
     for (int64_t i = 0; i < COUNT; i++) {
         const double noise = (double)y[i] - 1;
         ck_assert(noise >= -eps && noise < eps);
@@ -91,16 +79,16 @@ START_TEST(pieces_and_nothing)
 {
     uint64_t state = 5;
     real *x = drawn(31 * 7, 4, &state), *whole = reals(31 * 7), *piece = reals(31 * 7);
-    run(whole, x, (struct shape){ 31, 7, 3, 0.5, 99 });
+    run(whole, x, (struct jitter_values){ 31, 7, 3, 0.5, 99 });
     for (int64_t t = 0, n = 1; t < 31; t += n, n++) {
         n = n < 31 - t ? n : 31 - t;
-        run(piece, x + t * 7, (struct shape){ n, 7, 3 + t, 0.5, 99 });
+        run(piece, x + t * 7, (struct jitter_values){ n, 7, 3 + t, 0.5, 99 });
         ck_assert_mem_eq(piece, whole + t * 7, (size_t)(n * 7) * sizeof *piece);
     }
     x[0] = NAN;
     x[1] = -INFINITY;
     x[2] = (real)-0.0;
-    run(piece, x, (struct shape){ 31, 7, 0, 0, 99 });
+    run(piece, x, (struct jitter_values){ 31, 7, 0, 0, 99 });
     for (int64_t i = 0; i < 31 * 7; i++) ck_assert(twin_same(piece[i], x[i]));
 }
 END_TEST

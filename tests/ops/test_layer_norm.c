@@ -3,21 +3,10 @@
 
 #include <float.h>
 
-struct shape {
-    int64_t T, H;
-    real eps;
-};
-
-static int layer_norm(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    return ops_of(plain)->layer_norm(ctx, p[0], p[1], p[2], p[3], d->T, d->H, d->eps);
-}
-
 static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps)
 {
-    const struct shape d = { T, H, eps };
-    struct call c = CALL(layer_norm, &d, 1, 3, OPERAND(y, T * H), OPERAND(x, T * H), OPERAND(w, H), OPERAND(b, H));
+    const struct layer_norm_values d = { T, H, eps };
+    struct call c = CALL(call_layer_norm, &d, 1, 3, OPERAND(y, T * H), OPERAND(x, T * H), OPERAND(w, H), OPERAND(b, H));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }

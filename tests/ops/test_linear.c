@@ -10,23 +10,12 @@ struct shape {
     int64_t T, rows, cols;
 };
 
-struct linear {
-    int64_t T;
-    const struct m3_weight *w;
-};
-
-static int linear(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct linear *d = self;
-    return ops_of(plain)->linear(ctx, p[0], p[1], d->w, p[2], d->T);
-}
-
 /* bias may be NULL. */
 static void run(real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T, enum m3_linear body)
 {
-    const struct linear d = { T, w };
-    struct call c =
-        CALL(linear, &d, 1, 2, OPERAND(y, T * w->rows), OPERAND(x, T * w->cols), OPERAND(bias, bias ? w->rows : 0));
+    const struct linear_values d = { T };
+    struct call c = CALL(call_linear, &d, 1, 3, OPERAND(y, T * w->rows), OPERAND(x, T * w->cols), OPERAND(w, 1),
+                         OPERAND(bias, bias ? w->rows : 0));
     c.linear = body;
     c.blas = body != M3_LINEAR_ORDERED;
     call_all(&c);

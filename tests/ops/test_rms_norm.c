@@ -4,23 +4,12 @@
 
 #include <float.h>
 
-struct shape {
-    int64_t T, H;
-    real eps;
-    int offset;
-};
-
-static int norm(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    const struct m3_ops *ops = ops_of(plain);
-    return (d->offset ? ops->rms_norm : ops->rms_norm_plain)(ctx, p[0], p[1], p[2], d->T, d->H, d->eps);
-}
-
 static void run(real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int offset)
 {
-    const struct shape d = { T, H, eps, offset };
-    struct call c = CALL(norm, &d, 1, 2, OPERAND(y, T * H), OPERAND(x, T * H), OPERAND(w, H));
+    const struct rms_norm_values gemma = { T, H, eps };
+    const struct rms_norm_plain_values plain = { T, H, eps };
+    struct call c = CALL(call_rms_norm, &gemma, 1, 2, OPERAND(y, T * H), OPERAND(x, T * H), OPERAND(w, H));
+    if (!offset) c.body = call_rms_norm_plain, c.self = &plain;
     call_in_place(&c, 0, 0);
     call_all(&c);
 }

@@ -1,20 +1,11 @@
 /* rope, SPEC 5.6: against the formula, and against turns known in advance. */
 #include "op_driver.h"
 
-struct shape {
-    int64_t T, heads, D, R;
-};
-
-static int rope(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    return ops_of(plain)->rope(ctx, p[0], p[1], p[2], p[3], d->T, d->heads, d->D, d->R);
-}
-
-static void run(real *y, const real *x, const real *cosines, const real *sines, struct shape d)
+static void run(real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
     const int64_t n = d.T * d.heads * d.D, table = d.T * (d.R / 2);
-    struct call c = CALL(rope, &d, 1, 3, OPERAND(y, n), OPERAND(x, n), OPERAND(cosines, table), OPERAND(sines, table));
+    struct call c =
+        CALL(call_rope, &d, 1, 3, OPERAND(y, n), OPERAND(x, n), OPERAND(cosines, table), OPERAND(sines, table));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }
@@ -23,7 +14,7 @@ static void run(real *y, const real *x, const real *cosines, const real *sines, 
 static int64_t partner(int64_t c, int64_t R) { return c < R / 2 ? c + R / 2 : c - R / 2; }
 
 /* y against the formula within 3 u (|x_a cos| + |x_b sin|), and against "Order" in bits: both products rounded. */
-static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct shape d)
+static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
     for (int64_t t = 0; t < d.T; t++)
         for (int64_t h = 0; h < d.heads; h++)
@@ -54,13 +45,13 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
  * off with five threads. */
 START_TEST(shapes_and_threads)
 {
-    static const struct shape shapes[] = {
+    static const struct rope_values shapes[] = {
         { 1, 1, 2, 2 },    { 2, 3, 3, 2 },    { 31, 1, 128, 64 }, { 32, 5, 17, 6 },
         { 33, 4, 24, 24 }, { 67, 7, 31, 22 }, { 3, 64, 128, 64 }, { 67, 33, 127, 62 },
     };
     uint64_t state = 56;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        const struct shape d = shapes[s];
+        const struct rope_values d = shapes[s];
         const int64_t count = d.T * d.heads * d.D, angles = d.T * (d.R / 2);
         real *x = drawn(count, 1, &state), *y = reals(count), *cosines = reals(angles), *sines = reals(angles);
         for (int64_t i = 0; i < angles; i++) {
@@ -84,7 +75,7 @@ END_TEST
 START_TEST(one_hot_heads)
 {
     enum { D = 11, R = 8 };
-    const struct shape d = { 1, D, D, R };
+    const struct rope_values d = { 1, D, D, R };
     real x[D * D] = { 0 }, y[D * D], cosines[R / 2], sines[R / 2];
     for (int h = 0; h < D; h++) x[h * D + h] = 1;
     for (int i = 0; i < R / 2; i++) {
@@ -110,7 +101,7 @@ END_TEST
  * wrong sign. */
 START_TEST(exact_turns)
 {
-    const struct shape full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
+    const struct rope_values full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
     static const real turn_cos[5] = { 1, 0, -1, 0, 3 }, turn_sin[5] = { 0, 1, 0, -1, 4 };
     real x[20], y[20], cosines[10], sines[10];
     for (int t = 0; t < 5; t++) {
@@ -149,7 +140,7 @@ END_TEST
 START_TEST(not_finite_and_copied)
 {
     enum { D = 9, R = 6 };
-    const struct shape d = { 1, 1, D, R };
+    const struct rope_values d = { 1, 1, D, R };
     const real cosines[3] = { 0.6, 0.6, 0.6 }, sines[3] = { 0.8, 0.8, 0.8 };
     real x[D] = { 1, NAN, INFINITY, 2, 3, 4, -0.0, NAN, -INFINITY }, y[D];
     unsigned char *payload = (unsigned char *)&x[7];

@@ -1,19 +1,9 @@
 /* route, SPEC 5.14, against a search that takes the best expert K times, and against choices known in advance. */
 #include "op_driver.h"
 
-struct shape {
-    int64_t T, E, K;
-};
-
-static int route(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
+static struct call call_of(int32_t *ids, real *p, const real *s, const real *bias, const struct route_values *d)
 {
-    const struct shape *d = shape;
-    return ops_of(plain)->route(ctx, p[0], p[1], p[2], p[3], d->T, d->E, d->K);
-}
-
-static struct call call_of(int32_t *ids, real *p, const real *s, const real *bias, const struct shape *d)
-{
-    return (struct call)CALL(route, d, 2, 2, OPERAND(ids, d->T * d->K), OPERAND(p, d->T * d->K),
+    return (struct call)CALL(call_route, d, 2, 2, OPERAND(ids, d->T * d->K), OPERAND(p, d->T * d->K),
                              OPERAND(s, d->T * d->E), OPERAND(bias, d->E));
 }
 
@@ -64,7 +54,7 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
  * one bit off with five threads, a changed score. */
 START_TEST(shapes_and_threads)
 {
-    static const struct shape shapes[] = {
+    static const struct route_values shapes[] = {
         { 1, 1, 1 },    { 2, 3, 1 },    { 3, 3, 3 },   { 31, 17, 5 },  { 32, 128, 4 },
         { 33, 127, 8 }, { 67, 257, 4 }, { 5, 31, 31 }, { 2, 521, 33 }, { 1543, 128, 4 },
     };
@@ -131,7 +121,7 @@ START_TEST(known_choices)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         int32_t ids[E];
         real p[E];
-        const struct shape d = { 1, E, rows[r].K };
+        const struct route_values d = { 1, E, rows[r].K };
         struct call call = call_of(ids, p, rows[r].s, rows[r].bias, &d);
         call_all(&call);
         for (int k = 0; k < rows[r].K; k++) {
@@ -166,7 +156,7 @@ START_TEST(errors_name_their_place)
         for (int place = 0; place < 5; place++) {
             const int row = places[place].row, expert = places[place].expert, later = places[place].later;
             const int sum = fault >= ZERO_SUM;
-            const struct shape d = { T, E, K };
+            const struct route_values d = { T, E, K };
             real bias[E] = { 0 };
             for (int i = 0; i < T * E; i++) s[i] = (real)((i * 37 % 101 + 1) / 128.0);
             if (later > row) s[later * E] = nan;                            /* later in the order: not named */

@@ -15,27 +15,16 @@ static real *numbers(int64_t count, uint64_t *state)
     return x;
 }
 
-struct shape {
-    int32_t id;
-    int64_t T, M, H;
-};
-
-static int scatter(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    return ops_of(plain)->scatter(ctx, p[0], p[1], p[2], p[3], d->id, d->T, d->M, d->H);
-}
-
 /* M = 0: f is NULL, or points at nothing. */
-static struct call call_of(real *y, const real *x, const int32_t *ids, const real *f, const struct shape *d)
+static struct call call_of(real *y, const real *x, const int32_t *ids, const real *f, const struct scatter_values *d)
 {
-    struct call c = CALL(scatter, d, 1, 3, OPERAND(y, d->T * d->H), OPERAND(x, d->T * d->H), OPERAND(ids, d->T),
+    struct call c = CALL(call_scatter, d, 1, 3, OPERAND(y, d->T * d->H), OPERAND(x, d->T * d->H), OPERAND(ids, d->T),
                          OPERAND(f, d->M * d->H));
     call_in_place(&c, 0, 0);
     return c;
 }
 
-static void run(real *y, const real *x, const int32_t *ids, const real *f, struct shape d)
+static void run(real *y, const real *x, const int32_t *ids, const real *f, struct scatter_values d)
 {
     struct call c = call_of(y, x, ids, f, &d);
     call_all(&c);
@@ -99,9 +88,9 @@ START_TEST(patterns_and_shapes)
             for (int64_t t = 0; t < T; t++) ids[t] = placed(pattern, t, T, &state) ? id : (int32_t)(id ^ (1 + t % 3));
             const int64_t M = count(ids, id, T);
             real *x = numbers(T * H, &state), *f = numbers(M * H, &state), *y = reals(T * H);
-            run(y, x, ids, f, (struct shape){ id, T, M, H });
+            run(y, x, ids, f, (struct scatter_values){ id, T, M, H });
             check_all(y, x, ids, f, id, T, H);
-            if (M == 0) run(y, x, ids, NULL, (struct shape){ id, T, M, H });
+            if (M == 0) run(y, x, ids, NULL, (struct scatter_values){ id, T, M, H });
             check_all(y, x, ids, f, id, T, H);
             rooms_free(0);
         }
@@ -117,7 +106,7 @@ START_TEST(known_rows)
     const real x[T * H] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, f[3 * H] = { -1, -2, -3, -4, -5, -6 };
     const real want[T * H] = { 1, 2, -1, -2, 5, 6, -3, -4, -5, -6, 11, 12 };
     real y[T * H];
-    run(y, x, ids, f, (struct shape){ HERE, T, 3, H });
+    run(y, x, ids, f, (struct scatter_values){ HERE, T, 3, H });
     ck_assert_mem_eq(y, want, sizeof want);
 }
 END_TEST
@@ -133,7 +122,7 @@ START_TEST(two_kinds_in_turn)
     for (int t = 0; t < T; t++) ids[t] = t % 9 < 3 ? HERE : t % 9 < 7 ? OTHER : 5;
     const int64_t here = count(ids, HERE, T), other = count(ids, OTHER, T);
     ck_assert(here != other);
-    const struct shape d = { HERE, T, here, H }, e = { OTHER, T, other, H };
+    const struct scatter_values d = { HERE, T, here, H }, e = { OTHER, T, other, H };
     real *x = numbers(T * H, &state), *f = numbers(here * H, &state), *g = numbers(other * H, &state);
     real first[T * H], then[T * H], swapped[T * H];
     run(first, x, ids, f, d);
@@ -162,7 +151,7 @@ START_TEST(counts_refused)
         for (int64_t off = -SPARE; off <= SPARE; off++) {
             int32_t ids[T];
             for (int t = 0; t < T; t++) ids[t] = placed(pattern, t, T, &state) ? HERE : OTHER;
-            const struct shape d = { HERE, T, count(ids, HERE, T) + off, H };
+            const struct scatter_values d = { HERE, T, count(ids, HERE, T) + off, H };
             if (off == 0 || d.M < 0) continue;
             struct call c = call_of(reals(T * H), numbers(T * H, &state), ids, numbers(d.M * H, &state), &d);
             c.checks_first = 1;

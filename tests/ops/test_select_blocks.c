@@ -23,19 +23,15 @@ static struct select_case draw(int64_t T, int64_t p0, int64_t G, int64_t block, 
     return c;
 }
 
-static int select_blocks(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct select_case *c = self;
-    struct m3_index d = c->d;
-    d.semantics = &c->semantics;
-    return ops_of(plain)->select_blocks(ctx, p[0], p[1], &d);
-}
-
 static struct call call_of(const struct select_case *c)
 {
-    const int64_t n = c->d.T * c->d.G;
-    return (struct call)CALL(select_blocks, c, 1, 1, OPERAND((int32_t *)room(n * c->d.N, sizeof(int32_t)), n * c->d.N),
-                             OPERAND(c->m, n * c->d.B));
+    struct m3_index *d = room(1, sizeof *d);
+    *d = c->d;
+    d->semantics = &c->semantics;
+    const int64_t n = d->T * d->G;
+    int32_t *ids = room(n * d->N, sizeof *ids);
+    return (struct call)CALL(call_select_blocks, KEPT(struct select_blocks_values, d), 1, 1, OPERAND(ids, n * d->N),
+                             OPERAND(c->m, n * d->B));
 }
 
 /* Returns ids [T,G,N]. */

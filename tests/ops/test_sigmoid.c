@@ -3,14 +3,9 @@
 
 #include <float.h>
 
-static int sigmoid(struct m3_ctx *ctx, void *const *p, const void *n, int plain)
-{
-    return ops_of(plain)->sigmoid(ctx, p[0], p[1], *(const int64_t *)n);
-}
-
 static void run(real *y, const real *x, int64_t n)
 {
-    struct call c = CALL(sigmoid, &n, 1, 1, OPERAND(y, n), OPERAND(x, n));
+    struct call c = CALL(call_sigmoid, &(struct sigmoid_values){ n }, 1, 1, OPERAND(y, n), OPERAND(x, n));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }

@@ -3,16 +3,10 @@
 
 #include <float.h>
 
-static int swiglu(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const int64_t *n = shape;
-    return ops_of(plain)->swiglu(ctx, p[0], p[1], p[2], n[0], n[1]);
-}
-
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F)
 {
-    const int64_t shape[2] = { T, F };
-    struct call c = CALL(swiglu, shape, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    struct call c = CALL(call_swiglu, (&(struct swiglu_values){ T, F }), 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F),
+                         OPERAND(up, T * F));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }

@@ -3,21 +3,10 @@
 
 #include <float.h>
 
-struct shape {
-    int64_t T, F;
-    const struct m3_activation *act;
-};
-
-static int swiglu_oai(struct m3_ctx *ctx, void *const *p, const void *shape, int plain)
-{
-    const struct shape *d = shape;
-    return ops_of(plain)->swiglu_oai(ctx, p[0], p[1], p[2], d->T, d->F, d->act);
-}
-
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act)
 {
-    const struct shape d = { T, F, act };
-    struct call c = CALL(swiglu_oai, &d, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    const struct swiglu_oai_values d = { T, F, act };
+    struct call c = CALL(call_swiglu_oai, &d, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
     call_in_place(&c, 0, 0);
     call_all(&c);
 }

@@ -53,12 +53,21 @@ struct call {
         .body = (of), .self = (with), .outputs = (outs), .inputs = (ins), .p = { __VA_ARGS__ }                         \
     }
 
+/* Values for `self` that last until rooms_free. */
+#define KEPT(type, ...) memcpy(room(1, sizeof(type)), &(type){ __VA_ARGS__ }, sizeof(type))
+
 /* place: 0 all apart, k place[k - 1]. without: bits of outputs that are NULL. */
 struct how {
     int threads, place, plain, without;
 };
 
+/* A program that has the operators inside chooses its kernels. */
+#ifdef M3_TESTS_OPS_INSIDE
+#include "ops/operators.h"
+static inline const struct m3_ops *ops_of(int plain) { return plain ? &m3_plain_ops : &m3_fast_ops; }
+#else
 static inline const struct m3_ops *ops_of(int plain) { return plain ? M3_ENGINE()->plain : M3_ENGINE()->ops; }
+#endif
 
 /* The output may lie where the input is. */
 static inline void call_in_place(struct call *c, int output, int input)
@@ -199,6 +208,39 @@ static inline void call_refused(struct call *c, int status, int64_t row, int64_t
             call_refused_once(c, (struct how){ .threads = twin_threads[team], .place = place }, want);
     if (TWIN_IN_ORDER) call_refused_once(c, (struct how){ .threads = 1, .plain = 1 }, want);
 }
+
+/* ---- call_NAME of every operator: operands as operators.def lists them, `self` is a struct NAME_values */
+
+#define FIELD_OUT(...)
+#define FIELD_MAYBE_OUT(...)
+#define FIELD_IN(...)
+#define FIELD_EXTRA(...)
+#define FIELD_ROW(...)
+#define FIELD_VALUE(type, name, ...) type name;
+#define SLOT_OUT(type, name, ...) slot_##name,
+#define SLOT_MAYBE_OUT SLOT_OUT
+#define SLOT_IN SLOT_OUT
+#define SLOT_EXTRA SLOT_OUT
+#define SLOT_ROW(...)
+#define SLOT_VALUE(...)
+#define PASS_OUT(type, name, ...) , p[slot_##name]
+#define PASS_MAYBE_OUT PASS_OUT
+#define PASS_IN PASS_OUT
+#define PASS_EXTRA PASS_OUT
+#define PASS_ROW(...)
+#define PASS_VALUE(type, name, ...) , v->name
+#define BODY(name, ...)                                                                                                \
+    struct name##_values {                                                                                             \
+        M3_CALL_##name(FIELD_)                                                                                         \
+    };                                                                                                                 \
+    static inline int call_##name(struct m3_ctx *ctx, void *const *p, const void *self, int plain)                     \
+    {                                                                                                                  \
+        enum { M3_CALL_##name(SLOT_) };                                                                                \
+        const struct name##_values *v = self;                                                                          \
+        return ops_of(plain)->name(ctx M3_CALL_##name(PASS_));                                                         \
+    }
+#define NO_BODY(...)
+M3_OPERATORS(BODY, NO_BODY)
 
 /* ---- operands */
 

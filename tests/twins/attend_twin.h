@@ -184,21 +184,18 @@ static inline int64_t attend_check_empty(const struct attend_case *c, const stru
 
 /* ---- the operator */
 
-static inline int attend_body(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
-{
-    const struct attend_case *c = self;
-    const struct m3_ops *ops = ops_of(plain);
-    if (c->blocks) return ops->attend_blocks(ctx, p[0], p[1], p[2], p[3], p[4], p[5], &c->d);
-    return ops->attend_full(ctx, p[0], p[1], p[2], p[3], p[4], &c->d);
-}
-
 static inline struct call attend_call(const struct attend_case *c, struct attend_got *got)
 {
     const int64_t n_q = c->d.T * c->d.Q, n_k = (c->d.p0 + c->d.T) * c->d.G * c->d.D;
     *got = (struct attend_got){ reals(n_q * c->d.D), reals(n_q) };
-    return (struct call)CALL(attend_body, c, 2, 4, OPERAND(got->o, n_q * c->d.D), OPERAND(got->lse, n_q),
-                             OPERAND(c->q, n_q * c->d.D), OPERAND(c->k, n_k), OPERAND(c->v, n_k),
-                             OPERAND(c->blocks, c->blocks ? c->d.T * c->d.G * c->d.N : 0));
+    struct call call =
+        CALL(call_attend_full, KEPT(struct attend_full_values, &c->d), 2, 3, OPERAND(got->o, n_q * c->d.D),
+             OPERAND(got->lse, n_q), OPERAND(c->q, n_q * c->d.D), OPERAND(c->k, n_k), OPERAND(c->v, n_k));
+    if (!c->blocks) return call;
+    call.body = call_attend_blocks;
+    call.self = KEPT(struct attend_blocks_values, &c->d);
+    call.p[2 + call.inputs++] = (struct operand)OPERAND(c->blocks, c->d.T * c->d.G * c->d.N);
+    return call;
 }
 
 static inline struct attend_got attend_run(const struct attend_case *c, int threads)
