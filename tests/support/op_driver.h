@@ -81,7 +81,8 @@ static inline void call_in_place(struct call *c, int output, int input)
 static inline void call_start(void *to, const struct call *c, int i, struct how how)
 {
     const struct operand *p = &c->p[i];
-    memset(to, p->is_reals ? GUARD_POISON : 0x5A, p->size); /* 0xFF would be an id of -1 */
+    /* Another start for the plain body; 0xFF would be an id of -1. */
+    memset(to, how.plain ? 0x11 : p->is_reals ? GUARD_POISON : 0x5A, p->size);
     if (p->start) memcpy(to, p->start, p->size);
     if (how.place && c->place[how.place - 1].output == i)
         memcpy(to, c->p[c->outputs + c->place[how.place - 1].input].at, p->size);
