@@ -117,7 +117,7 @@ END_TEST
  * one group. L is at least 1. */
 static struct attend_case gathered(const struct attend_case *c, int64_t t, int64_t g)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     const int64_t L = attend_keys(keys, c, t, g), D = c->d.D, ratio = c->d.Q / c->d.G;
     struct attend_case one = attend_draw(1, L - 1, ratio, 1, D, 1);
     memcpy(one.q, c->q + (t * c->d.Q + g * ratio) * D, (size_t)(ratio * D) * sizeof(real));
@@ -139,7 +139,7 @@ START_TEST(gathering_is_masking)
         struct attend_case c = draw(67, 9, 3, 2, 20, 7, 5, 0.5);
         c.d.selection = i ? M3_SELECT_UNION : M3_SELECT_GROUP;
         struct attend_got got = attend_run(&c, 2);
-        int64_t compared = 0, ids[ATTEND_MAX_KEYS];
+        int64_t compared = 0, ids[TWIN_MAX_KEYS];
         for (int64_t t = 0; t < 67; t++) {
             for (int64_t g = 0; g < 2; g++) {
                 if (attend_keys(ids, &c, t, g) == 0) continue;
@@ -163,7 +163,7 @@ END_TEST
 START_TEST(unseen_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     static const int64_t sizes[4] = { 1, 4, 7, 128 };
     for (int i = 0; i < 24; i += TWIN_STEP) {
         struct attend_case c = draw(20, 133, 2, 2, 20, sizes[i % 4], i % 4 == 0 ? 40 : 16, 0.5), dirty = c;

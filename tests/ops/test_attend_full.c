@@ -108,7 +108,7 @@ END_TEST
  * Seen to fail with o / c for o * real(1 / c), the last key left out of o, and a scale of another width. */
 START_TEST(exact_weights)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     for (int share = 0; share < 3; share++) {
         struct attend_case c = attend_draw(1, 130, 2, 3, 127, 1);
         for (int64_t h = 0; h < c.d.Q; h++)

@@ -55,16 +55,14 @@ static real *run(const struct picture_case *c, int threads)
 
 /* ---- judging: against the formula; in float also against the order; any number of threads alike */
 
-static void check_row(const struct picture_case *c, const real *o, int64_t s, int64_t i)
+static void check_row(const struct picture_case *c, const struct attend_wide *wide, const real *o, int64_t s, int64_t i)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
-    static struct attend_want want;
+    static int64_t keys[TWIN_MAX_KEYS];
     const int64_t begin = s > 0 ? c->ends[s - 1] : 0, n = c->ends[s] - begin, U = c->U, stride = c->A * U;
     for (int64_t j = 0; j < n; j++) keys[j] = begin + j;
     for (int64_t a = 0; a < c->A; a++) {
         const real *q = c->q + i * stride + a * U, *k = c->k + a * U, *v = c->v + a * U, *got = o + i * stride + a * U;
-        attend_formula(&want, q, k, v, keys, n, U, stride);
-        for (int64_t d = 0; d < U; d++) attend_judge("o", i, a * U + d, got[d], want.o[d], want.o_allowed[d]);
+        attend_check_formula(wide, i * stride + a * U, a * U, keys, n, U, stride, got, NULL, i, a);
         if (sizeof(real) != 4) continue;
         real order[ATTEND_MAX_D], lse;
         attend_order(order, &lse, q, k, v, keys, n, U, stride);
@@ -79,9 +77,11 @@ static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double siz
     struct call call = call_of(&c, reals(c.P * A * U));
     call_all(&call);
     const real *o = call.p[0].at;
+    const int64_t n = c.P * A * U;
+    const struct attend_wide wide = { widened(c.q, n), widened(c.k, n), widened(c.v, n) };
     for (int64_t s = 0, i = 0; s < c.segments; s++)
         for (const int64_t begin = i; i < c.ends[s]; i++)
-            if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, o, s, i);
+            if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, &wide, o, s, i);
     rooms_free(0);
 }
 

@@ -69,17 +69,8 @@ static struct attends draw(enum kind kind, int64_t T, int64_t p0, int64_t ratio,
 static int sees(const struct attends *c, int64_t t, int64_t g, int64_t j)
 {
     const struct m3_attend *d = &c->d;
-    if (c->kind == SEGMENTS) {
-        int64_t a = 0, b = 0;
-        while (c->ends[a] <= t) a++;
-        while (c->ends[b] <= j) b++;
-        return a == b;
-    }
-    if (j > d->p0 + t || (d->seen && !d->seen[j])) return 0;
-    for (int64_t h = 0; h < d->G && c->blocks; h++)
-        for (int64_t n = 0; n < d->N && (h == g || c->kind == UNION); n++)
-            if (c->blocks[(t * d->G + h) * d->N + n] == j / d->block) return 1;
-    return !c->blocks;
+    const struct twin_view view = { d->p0, d->G, d->N, d->block, c->kind == UNION, d->seen, c->blocks, c->ends };
+    return twin_sees(&view, t, g, j);
 }
 
 /* One row and query head: z and p [S] of the keys that it sees; elsewhere p is 0. Returns lse, or -inf. */
@@ -153,8 +144,8 @@ static struct want formula(const struct attends *c)
     const struct m3_attend *d = &c->d;
     const int64_t S = keys_of(c), D = d->D, rows = d->T * d->Q, n_k = S * d->G * D;
     struct want w = { near_zeros(rows * D), near_zeros(n_k), near_zeros(n_k) };
-    const double *q = near_wide(c->q, rows * D), *k = near_wide(c->k, n_k), *v = near_wide(c->v, n_k),
-                 *d_o = near_wide(c->d_o, rows * D);
+    const double *q = widened(c->q, rows * D), *k = widened(c->k, n_k), *v = widened(c->v, n_k),
+                 *d_o = widened(c->d_o, rows * D);
     long double *z = room(S, sizeof *z), *p = room(S, sizeof *p);
     unsigned char *seen = room(S, 1);
     struct tape t = { 0 };

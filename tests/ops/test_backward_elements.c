@@ -42,7 +42,7 @@ static void gated_formula_of(struct near *dgate, struct near *dup, const struct 
 {
     const struct twin_gates act = { c->act.oai, c->act.clamp == M3_GATE_CLAMP_BOTH, (double)c->act.alpha,
                                     (double)c->act.limit };
-    twin_gated_back(dgate, dup, near_wide(c->dy + from, n), near_wide(c->gate + from, n), near_wide(c->up + from, n), n,
+    twin_gated_back(dgate, dup, widened(c->dy + from, n), widened(c->gate + from, n), widened(c->up + from, n), n,
                     &act);
 }
 
@@ -169,7 +169,7 @@ START_TEST(one_formula)
         struct one c = draw_one(k % 2, sizes[k / 2 % 3], widths[k / 6]);
         struct near *dx = near_zeros(c.n);
         run_one(&c);
-        twin_each_back(dx, near_wide(c.dy, c.n), near_wide(c.x, c.n), c.n, c.is_gelu);
+        twin_each_back(dx, widened(c.dy, c.n), widened(c.x, c.n), c.n, c.is_gelu);
         near_check_all(k % 2 ? "gelu" : "sigmoid", c.dx, dx, NULL, c.n, c.n);
         rooms_free(0);
     }

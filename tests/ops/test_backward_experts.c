@@ -74,7 +74,7 @@ START_TEST(route_formula)
         struct call call = route_call(&c);
         struct near *want = near_zeros(n);
         call_all(&call);
-        twin_route_back(want, near_wide(c.dp, T * K), near_wide_ids(c.ids, T * K), near_wide(c.s, n), T, E, K);
+        twin_route_back(want, widened(c.dp, T * K), widened_ids(c.ids, T * K), widened(c.s, n), T, E, K);
         near_check_all("ds", c.ds, want, NULL, n, E);
         for (int64_t t = 0; t < T; t++) {
             struct near along = near_of(0);
@@ -210,9 +210,9 @@ static void check_moe(const struct moe *c)
     const int64_t n = c->E * c->F * c->H, n_x = c->T * c->H, n_p = c->T * c->K;
     struct twin_moe w = { c->T, c->H, c->K, c->F, .factor = (double)c->factor };
     w.act = (struct twin_gates){ c->act.oai, 0, (double)c->act.alpha, (double)c->act.limit };
-    w.dy = near_wide(c->dy, n_x), w.x = near_wide(c->x, n_x), w.p = near_wide(c->p, n_p);
-    w.ids = near_wide_ids(c->ids, n_p);
-    w.w1 = near_wide(c->w1, n), w.w3 = near_wide(c->w3, n), w.w2 = near_wide(c->w2, n);
+    w.dy = widened(c->dy, n_x), w.x = widened(c->x, n_x), w.p = widened(c->p, n_p);
+    w.ids = widened_ids(c->ids, n_p);
+    w.w1 = widened(c->w1, n), w.w3 = widened(c->w3, n), w.w2 = widened(c->w2, n);
     w.dx = near_zeros(n_x), w.dp = near_zeros(n_p);
     w.dw1 = near_zeros(n), w.dw3 = near_zeros(n), w.dw2 = near_zeros(n);
     twin_experts_back(&w);

@@ -64,7 +64,7 @@ START_TEST(norm_formulas)
         struct norms c = draw_norm((enum norm)(k / 5 % 3), T, H, k / 15 ? 0.001 : 3);
         struct near *dx = near_zeros(n), *dw = near_zeros(H), *db = near_zeros(H);
         run_norm(&c);
-        twin_norm_back(dx, dw, db, near_wide(c.dy, n), near_wide(c.x, n), near_wide(c.w, H), T, H, (double)c.eps,
+        twin_norm_back(dx, dw, db, widened(c.dy, n), widened(c.x, n), widened(c.w, H), T, H, (double)c.eps,
                        c.which == GEMMA, c.which == LAYER);
         near_check_all(norm_names[c.which], c.dx, dx, NULL, n, H);
         near_check_all("dw", c.dw, dw, c.w, H, H);
@@ -168,7 +168,7 @@ START_TEST(linear_formula)
         if (k / 7) store_as_bf16(&c);
         struct near *dx = near_zeros(T * K), *dw = near_zeros(N * K), *dbias = near_zeros(N);
         run_linear(&c);
-        twin_linear_back(dx, dw, dbias, near_wide(c.dy, T * N), near_wide(c.x, T * K), near_wide(c.w, N * K), T, N, K);
+        twin_linear_back(dx, dw, dbias, widened(c.dy, T * N), widened(c.x, T * K), widened(c.w, N * K), T, N, K);
         near_check_all("dx", c.dx, dx, NULL, T * K, K);
         near_check_all("dw", c.dw, dw, c.w, N * K, K);
         near_check_all("dbias", c.dbias, dbias, c.bias, N, N);
@@ -230,7 +230,7 @@ START_TEST(rope)
         call_in_place(&call, 0, 0);
         call_all(&call);
         struct near *want = near_zeros(n);
-        twin_rope_back(want, near_wide(dy, n), near_wide(cosines, table), near_wide(sines, table), c->T, c->heads, c->D,
+        twin_rope_back(want, widened(dy, n), widened(cosines, table), widened(sines, table), c->T, c->heads, c->D,
                        c->R);
         near_check_all("dx", dx, want, NULL, n, c->D);
         for (int64_t i = 0; i < n; i++)
@@ -288,7 +288,7 @@ START_TEST(embed)
         struct call call = CALL(embed_back, &c, 1, 2, ADDED(dw, n_w, before), OPERAND(dy, n), OPERAND(ids, c.T));
         call_all(&call);
         struct near *want = near_zeros(n_w);
-        twin_embed_back(want, near_wide(dy, n), near_wide_ids(ids, c.T), c.T, c.H);
+        twin_embed_back(want, widened(dy, n), widened_ids(ids, c.T), c.T, c.H);
         near_check_all("dw", dw, want, before, n_w, c.H);
         for (int64_t row = 0; row < c.V; row++) {
             int64_t rows = 0;

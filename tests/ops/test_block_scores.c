@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "formula_twin.h"
+
 enum { MAX_BLOCK = 128 };
 
 static uint64_t state = 508;
@@ -55,49 +57,17 @@ static real *run(const struct scores_case *c, int threads)
 
 static long double worst;       /* greatest error, as a part of what is allowed */
 
-/* The bound of SPEC is that of a maximum. The logarithm passes on a weighted mean of the scores' errors, so the
- * largest covers it; to that come the last rounding, and a sum of exponentials in double. */
-static void check_formula(const struct scores_case *c, real got, int64_t t, int64_t g, int64_t b)
+static void check_formula(const struct scores_case *c, const double *q, const double *k, real got, int64_t t, int64_t g,
+                          int64_t b)
 {
-    static long double s[MAX_BLOCK], a[MAX_BLOCK];
     const struct m3_index *d = &c->d;
-    const long double u = twin_roundoff();
     const int64_t first = b * d->block, p = d->p0 + t, end = first + d->block < p + 1 ? first + d->block : p + 1;
-    long double top = -INFINITY, low = -INFINITY, sum = 0, want, allowed = 0;
-    int64_t seen = 0;
-    for (int64_t j = first; j < end; j++) {
-        s[j - first] = -INFINITY;
-        a[j - first] = 0;
-        if (c->d.seen && !c->d.seen[j]) continue;
-        seen++;
-        s[j - first] = 0;
-        for (int64_t i = 0; i < d->X; i++) {
-            long double term = (long double)c->q[(t * d->G + g) * d->X + i] * c->k[j * d->X + i];
-            if (c->semantics.index_scale == M3_INDEX_SCALE_RSQRT) term /= sqrtl(d->X);
-            s[j - first] += term;
-            a[j - first] += fabsl(term);
-        }
-        a[j - first] *= (d->X + 2) * u;                             /* now what the score is allowed */
-        top = fmaxl(top, s[j - first]);
-        low = fmaxl(low, s[j - first] - a[j - first]);
-    }
-    for (int64_t j = first; j < end; j++) {
-        const int near = s[j - first] + a[j - first] >= low;        /* within its error of the maximum */
-        if (near || c->semantics.pool == M3_POOL_LSE) allowed = fmaxl(allowed, a[j - first]);
-        sum += seen ? expl(s[j - first] - top) : 0;
-    }
-    want = top;
-    if (seen > 0 && c->semantics.pool == M3_POOL_LSE) {
-        want += logl(sum);
-        allowed += u * fabsl(want) + (d->block + 4) * 0x1p-53L;
-        /* SPEC 7.1: exponentials, their sum and the logarithm in float */
-        for (int64_t j = first; j < end && !TWIN_IN_ORDER; j++)
-            if (isfinite(s[j - first])) allowed += u * expl(s[j - first] - want) * (top - s[j - first]);
-        if (!TWIN_IN_ORDER) allowed += u * (seen + 4 + 4 * logl(seen + 1));
-    }
-    if (got == want) return;            /* also -inf, which is within nothing */
-    if (allowed > 0) worst = fmaxl(worst, fabsl(got - want) / allowed);
-    twin_check("m", t, g * d->B + b, got, want, allowed);
+    const struct twin_score want = twin_block_score(q + (t * d->G + g) * d->X, k, d->seen, first, end, d->X,
+                                                    c->semantics.index_scale == M3_INDEX_SCALE_RSQRT,
+                                                    c->semantics.pool == M3_POOL_LSE, !TWIN_IN_ORDER, twin_roundoff());
+    if (got == want.value) return;      /* also -inf, which is within nothing */
+    if (want.allowed > 0) worst = fmaxl(worst, fabsl(got - want.value) / want.allowed);
+    twin_check("m", t, g * d->B + b, got, want.value, want.allowed);
 }
 
 /* The order of SPEC. The bits of a maximum are demanded always, those of a logarithm in float. */
@@ -131,9 +101,10 @@ static void check_case(const struct scores_case *c)
     struct call call = call_of(c);
     call_all(&call);
     const real *m = call.p[0].at;
+    const double *q = widened(c->q, c->d.T * c->d.G * c->d.X), *k = widened(c->k, (c->d.p0 + c->d.T) * c->d.X);
     for (int64_t i = 0; i < n; i++) {
         const int64_t t = i / c->d.B / c->d.G, g = i / c->d.B % c->d.G, b = i % c->d.B;
-        check_formula(c, m[i], t, g, b);
+        check_formula(c, q, k, m[i], t, g, b);
         if (TWIN_IN_ORDER) check_order(c, m[i], t, g, b);
     }
 }

@@ -1,15 +1,7 @@
 /* jitter, SPEC 5.22, against its formula with the generator of SPEC 3.6 written again. */
 #include "op_driver.h"
 
-/* mix and draw of SPEC 3.6; key is any integer here. */
-static uint64_t mixed(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
-static uint64_t drawn_by(uint64_t key, uint64_t i) { return mixed(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32; }
+#include "formula_twin.h"
 
 static void run(real *y, const real *x, struct jitter_values d)
 {
@@ -35,10 +27,8 @@ START_TEST(formula)
         const double eps = amounts[c / 48];
         real *x = drawn(T * H, 4, &state), *y = reals(T * H);
         run(y, x, (struct jitter_values){ T, H, p0, eps, key });
-        for (int64_t n = 0; n < T * H; n++) {
-            const double u = (double)drawn_by(key, (uint64_t)(p0 * H + n)) / 4294967296.0;
-            twin_check_same("y", n / H, n % H, y[n], x[n] * (real)(1 + eps * (2 * u - 1)));
-        }
+        for (int64_t n = 0; n < T * H; n++)
+            twin_check_same("y", n / H, n % H, y[n], x[n] * (real)twin_noise(key, (uint64_t)(p0 * H + n), eps));
         rooms_free(0);
     }
 }

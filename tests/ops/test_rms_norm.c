@@ -4,6 +4,8 @@
 
 #include <float.h>
 
+#include "formula_twin.h"
+
 static void run(real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int offset)
 {
     const struct rms_norm_values gemma = { T, H, eps };
@@ -14,14 +16,7 @@ static void run(real *y, const real *x, const real *w, int64_t T, int64_t H, rea
     call_all(&c);
 }
 
-/* ---- the twin, of one row */
-
-static void formula(long double *y, const real *x, const real *w, int64_t H, real eps, int offset)
-{
-    long double squares = 0;
-    for (int64_t i = 0; i < H; i++) squares += (long double)x[i] * x[i];
-    for (int64_t i = 0; i < H; i++) y[i] = x[i] / sqrtl(squares / H + eps) * ((long double)w[i] + offset);
-}
+/* ---- the twins: formula_twin.h, and one row by the loop of "Order" */
 
 static void order(real *y, const real *x, const real *w, int64_t H, real eps, int offset)
 {
@@ -39,10 +34,11 @@ static void order(real *y, const real *x, const real *w, int64_t H, real eps, in
 static void check(const real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int offset)
 {
     long double *want = room(H, sizeof *want);
+    const double *wide_x = widened(x, T * H), *wide_w = widened(w, H);
     real *ordered = reals(H);
     const int64_t steps = sizeof(real) == 4 ? 3 + offset : (H + 1) / 2 + 7 + offset;
     for (int64_t t = 0; t < T; t++) {
-        formula(want, x + t * H, w, H, eps, offset);
+        twin_rms(want, wide_x + t * H, wide_w, H, (double)eps, offset);
         order(ordered, x + t * H, w, H, eps, offset);
         for (int64_t i = 0; i < H; i++) {
             twin_check("y", t, i, y[t * H + i], want[i], steps * twin_roundoff() * fabsl(want[i]));

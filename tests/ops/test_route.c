@@ -1,27 +1,12 @@
 /* route, SPEC 5.14, against a search that takes the best expert K times, and against choices known in advance. */
 #include "op_driver.h"
 
+#include "formula_twin.h"
+
 static struct call call_of(int32_t *ids, real *p, const real *s, const real *bias, const struct route_values *d)
 {
     return (struct call)CALL(call_route, d, 2, 2, OPERAND(ids, d->T * d->K), OPERAND(p, d->T * d->K),
                              OPERAND(s, d->T * d->E), OPERAND(bias, d->E));
-}
-
-/* ---- the twin: of one row, no NaN among the choices */
-
-static void choose(int32_t *ids, const real *s, const real *bias, int64_t E, int64_t K)
-{
-    for (int64_t k = 0; k < K; k++) {
-        int64_t best = -1;
-        for (int64_t e = 0; e < E; e++) {
-            int taken = 0;
-            for (int64_t j = 0; j < k; j++) taken |= ids[j] == e;
-            if (taken) continue;
-            volatile real choice = s[e] + bias[e], best_choice = best < 0 ? 0 : s[best] + bias[best];
-            if (best < 0 || choice > best_choice) best = e;         /* not >=: the lower id wins */
-        }
-        ids[k] = (int32_t)best;
-    }
 }
 
 /* ids equal; p within (K + 1) u p of the exact quotient, and the bits of "Order". */
@@ -29,7 +14,12 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
                       int64_t K)
 {
     int32_t *want = room(K, sizeof *want);
-    choose(want, s, bias, E, K);
+    double *choices = room(E, sizeof *choices);
+    for (int64_t e = 0; e < E; e++) {
+        volatile real choice = s[e] + bias[e];
+        choices[e] = (double)choice;
+    }
+    twin_choose(want, choices, E, K);
     long double exact = 0;
     real sum = 0;
     for (int64_t k = 0; k < K; k++) {

@@ -1,7 +1,7 @@
 /* select_blocks against a full sort that follows SPEC 5.9 word by word, and against lists worked out by hand. */
 #include "op_driver.h"
 
-enum { MAX_BLOCKS = 1024 };
+#include "formula_twin.h"
 
 static uint64_t state = 509;
 
@@ -42,55 +42,17 @@ static int32_t *run(const struct select_case *c)
     return call.p[0].at;
 }
 
-/* ---- the twin */
-
-struct candidate {
-    int64_t id;
-    int64_t forced;             /* 1, 2, .. in the order of the forced list; 0: not forced */
-    double score;
-};
-
-/* Forced ones in their order, then by score from the largest, then by id. */
-static int before(const void *x, const void *y)
-{
-    const struct candidate *a = x, *b = y;
-    if (a->forced != b->forced) return a->forced == 0 ? 1 : b->forced == 0 ? -1 : a->forced < b->forced ? -1 : 1;
-    if (a->score != b->score) return a->score > b->score ? -1 : 1;
-    return a->id < b->id ? -1 : 1;
-}
-
-static int ascending(const void *x, const void *y) { return *(const int32_t *)x < *(const int32_t *)y ? -1 : 1; }
-
-static void twin(int32_t *ids, const struct select_case *c, int64_t t, int64_t g)
-{
-    static struct candidate all[MAX_BLOCKS];
-    const struct m3_index *d = &c->d;
-    const struct m3_semantics *s = &c->semantics;
-    const int64_t own = (d->p0 + t) / d->block;
-    int64_t local = s->local_blocks, turn = 1, n = 0;
-    if (s->local_rule == M3_LOCAL_OWN && local > 1) local = 1;
-    for (int64_t b = 0; b <= own; b++) {
-        all[b] = (struct candidate){ .id = b, .score = c->m[(t * d->G + g) * d->B + b] };
-        for (int64_t g2 = 0; g2 < d->G && s->selection == M3_SELECT_SHARED; g2++)
-            all[b].score = fmax(all[b].score, c->m[(t * d->G + g2) * d->B + b]);
-    }
-    for (int64_t i = 0; i < local && own - i >= 0; i++) all[own - i].forced = turn++;
-    for (int64_t b = 0; b < s->init_blocks && b <= own; b++)
-        if (all[b].forced == 0) all[b].forced = turn++;
-    qsort(all, (size_t)own + 1, sizeof *all, before);
-    for (int64_t i = 0; i <= own && n < d->N; i++)
-        if (all[i].forced > 0 || all[i].score > -INFINITY) ids[n++] = (int32_t)all[i].id;
-    qsort(ids, (size_t)n, sizeof *ids, ascending);
-    while (n < d->N) ids[n++] = -1;
-}
-
 static void check_case(const struct select_case *c)
 {
-    static int32_t want[MAX_BLOCKS];
-    const int64_t N = c->d.N, n = c->d.T * c->d.G;
+    const struct m3_semantics *s = &c->semantics;
+    const struct twin_rules rules = { s->selection == M3_SELECT_SHARED, s->local_rule == M3_LOCAL_OWN, s->local_blocks,
+                                      s->init_blocks };
+    const int64_t N = c->d.N, G = c->d.G, n = c->d.T * G;
+    const double *m = widened(c->m, n * c->d.B);
+    int32_t *want = room(N, sizeof *want);
     const int32_t *ids = run(c);
     for (int64_t i = 0; i < n; i++) {
-        twin(want, c, i / c->d.G, i % c->d.G);
+        twin_select(want, m + i / G * G * c->d.B, i % G, G, c->d.B, (c->d.p0 + i / G) / c->d.block, N, &rules);
         for (int64_t k = 0; k < N; k++)
             ck_assert_msg(ids[i * N + k] == want[k],
                           "ids[%lld,%lld,%lld] %d for %d; block %lld N %lld, selection %d, local %lld %d, init %lld",

@@ -3,6 +3,8 @@
 
 #include <float.h>
 
+#include "formula_twin.h"
+
 static void run(real *y, const real *x, int64_t n)
 {
     struct call c = CALL(call_sigmoid, &(struct sigmoid_values){ n }, 1, 1, OPERAND(y, n), OPERAND(x, n));
@@ -13,7 +15,7 @@ static void run(real *y, const real *x, int64_t n)
 /* In float the correctly rounded value; in double within 6 u y, or half of the smallest number. */
 static void check_one(const char *what, int64_t i, real got, real x)
 {
-    const long double want = 1 / (1 + expl(-(long double)x));
+    const long double want = twin_sigmoid(x);
     twin_check(what, 0, i, got, want, 6 * twin_roundoff() * want + twin_least() / 2);
     if (sizeof(real) == 4) twin_check_same(what, 0, i, got, (real)want);
 }

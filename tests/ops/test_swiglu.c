@@ -3,6 +3,8 @@
 
 #include <float.h>
 
+#include "formula_twin.h"
+
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F)
 {
     struct call c = CALL(call_swiglu, (&(struct swiglu_values){ T, F }), 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F),
@@ -13,20 +15,19 @@ static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F)
 
 /* ---- the twin */
 
-static long double sig(long double x) { return 1 / (1 + expl(-x)); }
-
 /* The bits of "Order" with a correctly rounded logistic function. Ours is that in float, for nearly every argument. */
 static real order(real gate, real up)
 {
     volatile real product = up * gate;
-    return product * (real)sig(gate);
+    return product * (real)twin_sigmoid(gate);
 }
 
 /* Within 9 u |y| (1 + |gate| (1 - sig(gate))) where sig and y are normal numbers, because u does not apply below them;
  * in float, everywhere, the bits of "Order". */
 static void check_one(int64_t t, int64_t i, real got, real gate, real up)
 {
-    const long double s = sig(gate), want = (long double)up * gate * s;
+    const struct twin_gates swiglu = { 0 };
+    const long double s = twin_sigmoid(gate), want = twin_gated(gate, up, &swiglu);
     const long double spread = 1 + fabsl((long double)gate) * (1 - s);
     const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
     if (isfinite(want) && s >= least_normal && (want == 0 || fabsl(want) >= least_normal))

@@ -3,6 +3,8 @@
 
 #include <float.h>
 
+#include "formula_twin.h"
+
 static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act)
 {
     const struct swiglu_oai_values d = { T, F, act };
@@ -18,26 +20,17 @@ static struct m3_activation activation(double alpha, double limit, enum m3_gate_
 
 /* ---- the twin */
 
-static long double sig(long double x) { return 1 / (1 + expl(-x)); }
-
-/* NaN passes, because every comparison with it is false. */
 static real clamped_gate(real gate, const struct m3_activation *act)
 {
-    if (gate > act->limit) return act->limit;
-    return act->clamp == M3_GATE_CLAMP_BOTH && gate < -act->limit ? -act->limit : gate;
-}
-
-static real clamped_up(real up, const struct m3_activation *act)
-{
-    return up > act->limit ? act->limit : up < -act->limit ? -act->limit : up;
+    return (real)twin_clamped(gate, act->clamp == M3_GATE_CLAMP_BOTH ? -act->limit : -INFINITY, act->limit);
 }
 
 /* The bits of "Order" with a correctly rounded logistic function. Ours is that in float, for nearly every argument. */
 static real order(real gate, real up, const struct m3_activation *act)
 {
-    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
+    const real g = clamped_gate(gate, act), u = (real)twin_clamped(up, -act->limit, act->limit);
     volatile real a = act->alpha * g, u_plus_1 = u + 1, product = u_plus_1 * g;
-    return product * (real)sig(a);
+    return product * (real)twin_sigmoid(a);
 }
 
 /* Within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))) where sig and y are normal numbers, because u does not apply below
@@ -46,8 +39,9 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
 {
     const real by_order = order(gate, up, act);
     if (sizeof(real) == 4) twin_check_same("y by the order of operations", t, i, got, by_order);
-    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
-    const long double a = (long double)act->alpha * g, s = sig(a), want = ((long double)u + 1) * g * s;
+    const struct twin_gates gates = { 1, act->clamp == M3_GATE_CLAMP_BOTH, (double)act->alpha, (double)act->limit };
+    const long double a = (long double)act->alpha * clamped_gate(gate, act), s = twin_sigmoid(a),
+                      want = twin_gated(gate, up, &gates);
     const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
     if (!isfinite(by_order)) twin_check_same("not finite", t, i, got, by_order);
     else if (by_order == 0) twin_check("zero", t, i, got, 0, 0);

@@ -255,6 +255,14 @@ static inline real *drawn(int64_t count, double size, uint64_t *state)
     return x;
 }
 
+/* Operands as the twins take them. */
+static inline double *widened(const real *x, int64_t count)
+{
+    double *wide = room(count, sizeof *wide);
+    for (int64_t i = 0; i < count; i++) wide[i] = (double)x[i];
+    return wide;
+}
+
 static inline int same_reals(const real *a, const real *b, int64_t count)
 {
     return memcmp(a, b, (size_t)count * sizeof *a) == 0;

@@ -1,5 +1,5 @@
-/* Every operator and composite of `m3ref op` once more: plain formulas in double, written from SPEC 5, 6.2 and 12, that
- * use nothing of ref/ but the decoding of stored numbers. Fills the outputs of a case. */
+/* Every operator and composite of `m3ref op` once more, by the formulas of formula_twin.h and derivative_twin.h, which use
+ * nothing of ref/. Fills the outputs of a case. */
 #ifndef M3_TESTS_OP_WITNESS_H
 #define M3_TESTS_OP_WITNESS_H
 
@@ -27,21 +27,27 @@ static inline struct op_values w_in(struct witness *w, const char *name)
     return v;
 }
 
-static inline double w_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static inline double w_sigmoid(double x) { return (double)twin_sigmoid(x); }
 
 /* ---- norms */
 
-static inline void w_rms(double *y, const double *x, const double *w, int64_t rows, int64_t n, double eps,
-                         double offset)
+/* Rows of long double, for the formulas. */
+static inline long double *w_exact(int64_t n) { return calloc((size_t)n + 1, sizeof(long double)); }
+
+static inline void w_store(double *to, long double *from, int64_t n)
 {
-    for (int64_t t = 0; t < rows; t++) {
-        double sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += x[t * n + i] * x[t * n + i];
-        for (int64_t i = 0; i < n; i++) y[t * n + i] = x[t * n + i] / sqrt(sum / (double)n + eps) * (offset + w[i]);
-    }
+    for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
+    free(from);
 }
 
-static inline void w_norm(struct witness *w, double offset)
+static inline void w_rms(double *y, const double *x, const double *w, int64_t rows, int64_t n, double eps, int offset)
+{
+    long double *exact = w_exact(rows * n);
+    for (int64_t t = 0; t < rows; t++) twin_rms(exact + t * n, x + t * n, w, n, eps, offset);
+    w_store(y, exact, rows * n);
+}
+
+static inline void w_norm(struct witness *w, int offset)
 {
     struct op_values x = w_in(w, "x"), f = w_in(w, "w");
     w_rms(op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0), x.x, f.x, x.shape[0], x.shape[1], op_number(w->c, "eps"),
@@ -60,15 +66,10 @@ static inline void w_residual_norm(struct witness *w)
 static inline void w_layer_norm(struct witness *w)
 {
     struct op_values x = w_in(w, "x"), f = w_in(w, "w"), b = w_in(w, "b");
-    const int64_t n = x.shape[1];
-    const double eps = op_number(w->c, "eps");
-    double *y = op_output(w->c, "y", 0, x.shape[0], n, 0);
-    for (int64_t t = 0; t < x.shape[0]; t++) {
-        double mean = 0, var = 0;
-        for (int64_t i = 0; i < n; i++) mean += x.x[t * n + i] / (double)n;
-        for (int64_t i = 0; i < n; i++) var += pow(x.x[t * n + i] - mean, 2) / (double)n;
-        for (int64_t i = 0; i < n; i++) y[t * n + i] = (x.x[t * n + i] - mean) / sqrt(var + eps) * f.x[i] + b.x[i];
-    }
+    const int64_t T = x.shape[0], n = x.shape[1];
+    long double *exact = w_exact(x.count);
+    for (int64_t t = 0; t < T; t++) twin_layer_norm(exact + t * n, x.x + t * n, f.x, b.x, n, op_number(w->c, "eps"));
+    w_store(op_output(w->c, "y", 0, T, n, 0), exact, x.count);
 }
 
 /* ---- products */
@@ -117,11 +118,10 @@ static inline void w_rotate(double *y, const double *x, const double *cos, const
         }
 }
 
-/* In float, rope_angle=f32: frequency, position and product are each rounded. */
 static inline long double w_angle(const struct witness *w, double pos, long double exponent)
 {
     const long double frequency = powl((long double)op_number(w->c, "theta"), exponent);
-    if (op_word_is(w->c, "rope_angle", "f32")) return (long double)((float)pos * (float)frequency);
+    if (op_word_is(w->c, "rope_angle", "f32")) return (long double)twin_angle(pos, (double)frequency, 1);
     return (long double)pos * frequency;
 }
 
@@ -225,67 +225,54 @@ static inline void w_rope_3d(struct witness *w)
 
 /* One row of one head over the keys that `sees` marks; key j is k + j * stride. Returns the log-sum-exp. */
 static inline double w_head(double *o, const double *q, const double *k, const double *v, const unsigned char *sees,
-                            int64_t keys, int64_t D, int64_t stride)
+                            int64_t S, int64_t D, int64_t stride)
 {
-    double top = -INFINITY, sum = 0;
-    double *z = malloc(((size_t)keys + 1) * sizeof *z);
-    for (int64_t j = 0; j < keys; j++) {
-        z[j] = -INFINITY;
-        if (!sees[j]) continue;
-        z[j] = 0;
-        for (int64_t d = 0; d < D; d++) z[j] += q[d] * k[j * stride + d];
-        z[j] /= sqrt((double)D);
-        top = fmax(top, z[j]);
-    }
-    for (int64_t d = 0; d < D; d++) o[d] = 0;
-    for (int64_t j = 0; j < keys; j++) {
-        if (!sees[j]) continue;
-        const double e = exp(z[j] - top);
-        sum += e;
-        for (int64_t d = 0; d < D; d++) o[d] += e * v[j * stride + d];
-    }
-    for (int64_t d = 0; d < D; d++) o[d] = sum > 0 ? o[d] / sum : 0;
-    free(z);
-    return sum > 0 ? top + log(sum) : -INFINITY;
+    static int64_t keys[TWIN_MAX_KEYS];
+    static struct twin_head head;
+    int64_t L = 0;
+    ck_assert(D <= TWIN_MAX_D && S <= TWIN_MAX_KEYS);
+    for (int64_t j = 0; j < S; j++)
+        if (sees[j]) keys[L++] = j;
+    twin_attend(&head, q, k, v, keys, L, D, stride, 0, 0);
+    for (int64_t d = 0; d < D; d++) o[d] = (double)head.o[d];
+    return (double)head.lse;
 }
 
-/* blocks NULL: all keys. */
-static inline void w_attention(struct witness *w, const double *blocks, int64_t N, int64_t block, int any_group)
+/* All rows and heads of q, by what a row sees. lse NULL: not wanted. */
+static inline void w_heads(double *o, double *lse, const double *q, const struct op_values *k,
+                           const struct op_values *v, int64_t T, int64_t Q, const struct twin_view *view)
+{
+    const int64_t S = k->shape[0], G = k->shape[1], D = k->shape[2];
+    unsigned char *sees = malloc((size_t)S);
+    for (int64_t r = 0; r < T * Q; r++) {
+        const int64_t g = r % Q / (Q / G);
+        for (int64_t j = 0; j < S; j++) sees[j] = (unsigned char)twin_sees(view, r / Q, g, j);
+        const double sum = w_head(o + r * D, q + r * D, k->x + g * D, v->x + g * D, sees, S, D, G * D);
+        if (lse) lse[r] = sum;
+    }
+    free(sees);
+}
+
+/* blocks without x: all keys. */
+static inline void w_attention(struct witness *w, const struct op_values *blocks)
 {
     struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), seen = w_in(w, "seen");
-    const int64_t T = q.shape[0], Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1], p0 = S - T;
-    double *lse = op_output(w->c, "lse", 0, T, Q, 0), *o = op_output(w->c, "o", 0, T, Q, D);
-    unsigned char *sees = malloc((size_t)S);
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t h = 0; h < Q; h++) {
-            const int64_t g = h / (Q / G);
-            for (int64_t j = 0; j < S; j++) {
-                int listed = blocks == NULL;
-                for (int64_t other = 0; blocks && other < G; other++)
-                    for (int64_t s = 0; s < N; s++)
-                        listed |= (any_group || other == g) && blocks[(t * G + other) * N + s] == (double)(j / block);
-                sees[j] = j <= p0 + t && listed && (!seen.x || seen.x[j] != 0);
-            }
-            lse[t * Q + h] =
-                w_head(o + (t * Q + h) * D, q.x + (t * Q + h) * D, k.x + g * D, v.x + g * D, sees, S, D, G * D);
-        }
-    free(sees);
+    const int64_t T = q.shape[0], Q = q.shape[1];
+    const struct twin_view view = op_view(w->c, &k, T, blocks, &seen);
+    double *lse = op_output(w->c, "lse", 0, T, Q, 0), *o = op_output(w->c, "o", 0, T, Q, q.shape[2]);
+    w_heads(o, lse, q.x, &k, &v, T, Q, &view);
+}
+
+static inline void w_attend_full(struct witness *w)
+{
+    const struct op_values none = { .x = NULL };
+    w_attention(w, &none);
 }
 
 static inline void w_attend_blocks(struct witness *w)
 {
     struct op_values blocks = w_in(w, "blocks");
-    w_attention(w, blocks.x, blocks.shape[2], (int64_t)op_number(w->c, "block"),
-                op_word_is(w->c, "selection", "union"));
-}
-
-/* The visible scores of one block and row, pooled; count 0: -infinity. */
-static inline double w_pooled(const double *scores, int64_t count, int lse)
-{
-    double best = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < count; i++) best = fmax(best, scores[i]);
-    for (int64_t i = 0; i < count; i++) sum += exp(scores[i] - best);
-    return lse && count > 0 ? best + log(sum) : best;
+    w_attention(w, &blocks);
 }
 
 static inline double *w_block_scores(struct witness *w, const char *q_name, const char *k_name)
@@ -293,63 +280,30 @@ static inline double *w_block_scores(struct witness *w, const char *q_name, cons
     struct op_values q = w_in(w, q_name), k = w_in(w, k_name), seen = w_in(w, "seen");
     const int64_t T = q.shape[0], G = q.shape[1], X = q.shape[2], S = k.shape[0];
     const int64_t block = (int64_t)op_number(w->c, "block"), B = (S + block - 1) / block;
-    double *m = op_output(w->c, "m", 0, T, G, B), *scores = w_room(w, block);
-    const double scale = op_word_is(w->c, "index_scale", "rsqrt") ? sqrt((double)X) : 1;
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t g = 0; g < G; g++)
-            for (int64_t b = 0; b < B; b++) {
-                int64_t count = 0;
-                for (int64_t j = b * block; j < S && j < (b + 1) * block && j <= S - T + t; j++) {
-                    double s = 0;
-                    for (int64_t d = 0; d < X; d++) s += q.x[(t * G + g) * X + d] * k.x[j * X + d];
-                    if (!seen.x || seen.x[j] != 0) scores[count++] = s / scale;
-                }
-                m[(t * G + g) * B + b] = w_pooled(scores, count, op_word_is(w->c, "pool", "lse"));
-            }
+    const int rsqrt = op_word_is(w->c, "index_scale", "rsqrt"), lse = op_word_is(w->c, "pool", "lse");
+    const struct twin_view view = op_view(w->c, &k, T, &(struct op_values){ .x = NULL }, &seen);
+    double *m = op_output(w->c, "m", 0, T, G, B);
+    for (int64_t i = 0; i < T * G * B; i++) {
+        const int64_t first = i % B * block, own = S - T + i / B / G + 1,
+                      end = first + block < own ? first + block : own;
+        m[i] = (double)twin_block_score(q.x + i / B * X, k.x, view.seen, first, end, X, rsqrt, lse, 0, 0).value;
+    }
     return m;
 }
 
-/* selection=shared: every group has the largest score of all groups. */
-static inline const double *w_shared(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B)
-{
-    double *shared = w_room(w, T * G * B);
-    if (!op_word_is(w->c, "selection", "shared")) return m;
-    for (int64_t i = 0; i < T * G * B; i++) {
-        shared[i] = -INFINITY;
-        for (int64_t g = 0; g < G; g++) shared[i] = fmax(shared[i], m[i / (G * B) * G * B + g * B + i % B]);
-    }
-    return shared;
-}
-
-static inline double *w_select(struct witness *w, const double *given, int64_t T, int64_t G, int64_t B, int64_t p0,
-                               const char *name)
+static inline void w_select(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B, int64_t p0,
+                            const char *name)
 {
     const int64_t N = (int64_t)op_number(w->c, "N"), block = (int64_t)op_number(w->c, "block");
-    const int64_t locals = (int64_t)op_number(w->c, "local_blocks"), first = (int64_t)op_number(w->c, "init_blocks");
-    const int64_t local = op_word_is(w->c, "local_rule", "own") && locals > 1 ? 1 : locals;
-    const double *m = w_shared(w, given, T, G, B);
+    const struct twin_rules rules = { op_word_is(w->c, "selection", "shared"), op_word_is(w->c, "local_rule", "own"),
+                                      (int64_t)op_number(w->c, "local_blocks"),
+                                      (int64_t)op_number(w->c, "init_blocks") };
     double *ids = op_output(w->c, name, 1, T, G, N);
-    unsigned char *chosen = malloc((size_t)B + 1);
+    int32_t *chosen = room(N, sizeof *chosen);
     for (int64_t r = 0; r < T * G; r++) {
-        const int64_t own = (p0 + r / G) / block;
-        int64_t left = N;
-        memset(chosen, 0, (size_t)B + 1);
-        for (int64_t b = own; b >= 0 && b > own - local && left > 0; b--) chosen[b] = 1, left--;
-        for (int64_t b = 0; b < first && b <= own && left > 0; b++) left -= !chosen[b], chosen[b] = 1;
-        for (; left > 0; left--) {
-            int64_t best = -1;
-            for (int64_t b = 0; b <= own; b++)
-                if (!chosen[b] && m[r * B + b] > -INFINITY && (best < 0 || m[r * B + b] > m[r * B + best])) best = b;
-            if (best < 0) break;
-            chosen[best] = 1;
-        }
-        int64_t slot = 0;
-        for (int64_t b = 0; b <= own; b++)
-            if (chosen[b]) ids[r * N + slot++] = (double)b;
-        while (slot < N) ids[r * N + slot++] = -1;
+        twin_select(chosen, m + r / G * G * B, r % G, G, B, (p0 + r / G) / block, N, &rules);
+        for (int64_t n = 0; n < N; n++) ids[r * N + n] = (double)chosen[n];
     }
-    free(chosen);
-    return ids;
 }
 
 static inline void w_select_blocks(struct witness *w)
@@ -363,30 +317,25 @@ static inline void w_sparse_attention(struct witness *w)
     struct op_values q = w_in(w, "index_q"), k = w_in(w, "index_k");
     const int64_t T = q.shape[0], S = k.shape[0], block = (int64_t)op_number(w->c, "block");
     const double *m = w_block_scores(w, "index_q", "index_k");
-    const double *ids = w_select(w, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
-    w_attention(w, ids, (int64_t)op_number(w->c, "N"), block, op_word_is(w->c, "selection", "union"));
-}
-
-static inline void w_segments(double *o, const double *q, const struct op_values *k, const struct op_values *v,
-                              const double *segment)
-{
-    const int64_t P = k->shape[0], A = k->shape[1], U = k->shape[2];
-    unsigned char *sees = malloc((size_t)P);
-    for (int64_t i = 0; i < P; i++)
-        for (int64_t a = 0; a < A; a++) {
-            for (int64_t j = 0; j < P; j++) sees[j] = segment[i] == segment[j];
-            w_head(o + (i * A + a) * U, q + (i * A + a) * U, k->x + a * U, v->x + a * U, sees, P, U, A * U);
-        }
-    free(sees);
+    w_select(w, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
+    w_attention(w, op_output_named(w->c, "blocks"));
 }
 
 static inline void w_attend_segments(struct witness *w)
 {
     struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), ends = w_in(w, "ends");
-    double *segment = w_room(w, q.shape[0]);
-    for (int64_t i = 0; i < q.shape[0]; i++)
-        for (int64_t s = 0; s < ends.count; s++) segment[i] += (double)i >= ends.x[s];
-    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), q.x, &k, &v, segment);
+    const struct twin_view view = { .ends = op_places(&ends) };
+    w_heads(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), NULL, q.x, &k, &v, q.shape[0], q.shape[1],
+            &view);
+}
+
+/* Where the numbers of segments, which ascend, change. */
+static inline int64_t *w_ends(const double *segment, int64_t P)
+{
+    int64_t *ends = room(P, sizeof *ends), count = 0;
+    for (int64_t i = 1; i <= P; i++)
+        if (i == P || segment[i] != segment[i - 1]) ends[count++] = i;
+    return ends;
 }
 
 static inline void w_vision_attention(struct witness *w)
@@ -399,27 +348,22 @@ static inline void w_vision_attention(struct witness *w)
     struct op_values keys = k;
     keys.x = op_output(w->c, "k_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
     w_turn_3d(w, keys.x, &k, places);
-    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), turned, &keys, &v, segment);
+    const struct twin_view view = { .ends = w_ends(segment, q.shape[0]) };
+    w_heads(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), NULL, turned, &keys, &v, q.shape[0],
+            q.shape[1], &view);
 }
 
 /* ---- activations */
-
-static inline double w_gated(const struct op_case *c, double gate, double up, int oai)
-{
-    if (!oai) return up * gate * w_sigmoid(gate);
-    const double limit = op_number(c, "limit"), u = fmax(fmin(up, limit), -limit);
-    const double g = op_word_is(c, "gate_clamp", "both") ? fmax(fmin(gate, limit), -limit) : fmin(gate, limit);
-    return (u + 1) * g * w_sigmoid(op_number(c, "alpha") * g);
-}
 
 static inline void w_swiglu(struct witness *w, int oai)
 {
     struct op_values gate = w_in(w, "gate"), up = w_in(w, "up");
     double *y = op_output(w->c, "y", 0, gate.shape[0], gate.shape[1], 0);
-    for (int64_t i = 0; i < gate.count; i++) y[i] = w_gated(w->c, gate.x[i], up.x[i], oai);
+    const struct twin_gates act = b_gates(w->c, oai);
+    for (int64_t i = 0; i < gate.count; i++) y[i] = (double)twin_gated(gate.x[i], up.x[i], &act);
 }
 
-static inline double w_gelu(double x) { return x / 2 * erfc(-x / sqrt(2)); }
+static inline double w_gelu(double x) { return (double)twin_gelu(x); }
 
 /* y := f(x), element by element. */
 static inline void w_each(struct witness *w, double (*function)(double))
@@ -433,10 +377,10 @@ static inline void w_mlp(struct witness *w, double *y, const double *x, int64_t 
                          const double *gate, const double *up, const double *down)
 {
     double *g = w_room(w, rows * F), *u = w_room(w, rows * F);
-    const int oai = op_word_is(w->c, "activation", "swiglu_oai");
+    const struct twin_gates act = b_gates(w->c, op_word_is(w->c, "activation", "swiglu_oai"));
     w_product(g, x, gate, NULL, rows, H, F);
     w_product(u, x, up, NULL, rows, H, F);
-    for (int64_t i = 0; i < rows * F; i++) g[i] = w_gated(w->c, g[i], u[i], oai);
+    for (int64_t i = 0; i < rows * F; i++) g[i] = (double)twin_gated(g[i], u[i], &act);
     w_product(y, g, down, NULL, rows, F, H);
     free(w->owned[--w->owned_count]);
     free(w->owned[--w->owned_count]);
@@ -457,19 +401,17 @@ static inline void w_route(struct witness *w, const double *s, int64_t T, int64_
     struct op_values bias = w_in(w, "bias");
     const int64_t K = (int64_t)op_number(w->c, "K");
     double *ids = op_output(w->c, "ids", 1, T, K, 0), *p = op_output(w->c, "p", 0, T, K, 0);
+    double *choices = w_room(w, E);
+    int32_t *chosen = room(K, sizeof *chosen);
     for (int64_t t = 0; t < T; t++) {
         double sum = 0;
+        for (int64_t e = 0; e < E; e++) choices[e] = s[t * E + e] + bias.x[e];
+        twin_choose(chosen, choices, E, K);
+        for (int64_t k = 0; k < K; k++) sum += s[t * E + chosen[k]];
         for (int64_t k = 0; k < K; k++) {
-            int64_t best = -1;
-            for (int64_t e = 0; e < E; e++) {
-                int taken = 0;
-                for (int64_t before = 0; before < k; before++) taken |= ids[t * K + before] == (double)e;
-                if (!taken && (best < 0 || s[t * E + e] + bias.x[e] > s[t * E + best] + bias.x[best])) best = e;
-            }
-            ids[t * K + k] = (double)best;
-            sum += s[t * E + best];
+            ids[t * K + k] = (double)chosen[k];
+            p[t * K + k] = s[t * E + chosen[k]] / sum;
         }
-        for (int64_t k = 0; k < K; k++) p[t * K + k] = s[t * E + (int64_t)ids[t * K + k]] / sum;
     }
 }
 
@@ -553,13 +495,6 @@ static inline void w_scatter(struct witness *w)
     }
 }
 
-static inline uint64_t w_mixed(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
 /* The key is that of the tap layers.0.mlp_norm with seed 0. */
 static inline void w_jitter(struct witness *w)
 {
@@ -569,11 +504,8 @@ static inline void w_jitter(struct witness *w)
     double *y = op_output(w->c, "y", 0, x.shape[0], H, 0);
     uint64_t key = UINT64_C(14695981039346656037);
     for (const char *at = "layers.0.mlp_norm"; *at; at++) key = (key ^ (unsigned char)*at) * UINT64_C(1099511628211);
-    key = w_mixed(key);
-    for (int64_t i = 0; i < x.count; i++) {
-        const uint64_t z = w_mixed(key + (uint64_t)(p0 * H + i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
-        y[i] = x.x[i] * (1 + eps * (2 * (double)z / 0x1p32 - 1));
-    }
+    key = twin_mixed(key);
+    for (int64_t i = 0; i < x.count; i++) y[i] = x.x[i] * twin_noise(key, (uint64_t)(p0 * H + i), eps);
 }
 
 static inline void w_mtp_join(struct witness *w)
@@ -606,6 +538,7 @@ static inline int witness_case(const char *op, struct op_case *c)
         { "rope_table", w_rope_table },
         { "rope", w_rope },
         { "select_blocks", w_select_blocks },
+        { "attend_full", w_attend_full },
         { "attend_blocks", w_attend_blocks },
         { "experts", w_experts },
         { "add", w_add },
@@ -630,7 +563,6 @@ static inline int witness_case(const char *op, struct op_case *c)
     else if (!strcmp(op, "linear") || !strcmp(op, "linear_bias")) w_linear(&w, 0);
     else if (!strcmp(op, "linear_fp8")) w_linear(&w, 128);
     else if (!strcmp(op, "linear_mxfp8")) w_linear(&w, 32);
-    else if (!strcmp(op, "attend_full")) w_attention(&w, NULL, 0, 1, 0);
     else if (!strcmp(op, "block_scores")) w_block_scores(&w, "q", "k");
     else if (!strcmp(op, "swiglu_oai")) w_swiglu(&w, 1);
     else if (!strcmp(op, "swiglu")) w_swiglu(&w, 0);

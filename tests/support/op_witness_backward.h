@@ -8,6 +8,38 @@
 
 enum { BACK_OPERANDS = 10 };
 
+/* ---- what a row sees; lists NULL: no blocks */
+
+static inline int64_t *op_places(const struct op_values *v)
+{
+    int64_t *places = room(v->count, sizeof *places);
+    for (int64_t i = 0; i < v->count; i++) places[i] = (int64_t)v->x[i];
+    return places;
+}
+
+static inline int32_t *op_ids(const struct op_values *v)
+{
+    int32_t *ids = room(v->count, sizeof *ids);
+    for (int64_t i = 0; i < v->count; i++) ids[i] = (int32_t)v->x[i];
+    return ids;
+}
+
+/* Of T rows at the end of k [S,G,D]. */
+static inline struct twin_view op_view(const struct op_case *c, const struct op_values *k, int64_t T,
+                                       const struct op_values *blocks, const struct op_values *seen)
+{
+    struct twin_view view = { .p0 = k->shape[0] - T, .G = k->shape[1] };
+    unsigned char *marks = seen->x ? room(seen->count, 1) : NULL;
+    for (int64_t j = 0; marks && j < seen->count; j++) marks[j] = seen->x[j] != 0;
+    view.seen = marks;
+    if (!blocks->x) return view;
+    view.lists = op_ids(blocks), view.N = blocks->shape[2], view.block = (int64_t)op_number(c, "block");
+    view.any_group = op_word_is(c, "selection", "union");
+    return view;
+}
+
+/* ---- derivatives */
+
 /* The operands of a case, and what its outputs will be. */
 struct back {
     struct op_case *c;
@@ -59,30 +91,9 @@ static inline void b_rope(struct back *b)
     twin_rope_back(b_out(b, "dx", &b->dy), b->dy.x, c.x, s.x, n[0], n[1], n[2], 2 * c.shape[1]);
 }
 
-/* ---- attention: `sees` says which keys */
+/* ---- attention */
 
-struct b_mask {
-    const double *seen, *ends, *lists;
-    int64_t p0, block, N, G;
-    int any_group;
-};
-
-static inline int b_sees(const struct b_mask *m, int64_t row, int64_t g, int64_t j)
-{
-    if (m->ends) {
-        int s = 0, other = 0;
-        while (row >= m->ends[s]) s++;
-        while (j >= m->ends[other]) other++;
-        return s == other;
-    }
-    if (j > m->p0 + row || (m->seen && m->seen[j] == 0)) return 0;
-    if (!m->lists) return 1;
-    for (int64_t i = 0; i < m->G * m->N; i++)
-        if ((m->any_group || i / m->N == g) && m->lists[row * m->G * m->N + i] == (double)(j / m->block)) return 1;
-    return 0;
-}
-
-static inline void b_attention(struct back *b, const struct b_mask *mask)
+static inline void b_attention(struct back *b, const struct twin_view *view)
 {
     struct op_values q = b_in(b, "q"), k = b_in(b, "k"), v = b_in(b, "v"), dlse = b_in(b, "dlse");
     const int64_t Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1];
@@ -91,29 +102,25 @@ static inline void b_attention(struct back *b, const struct b_mask *mask)
     unsigned char *sees = room(S, 1);
     for (int64_t r = 0; r < q.shape[0] * Q; r++) {
         const int64_t g = r % Q / (Q / G), at = g * D;
-        for (int64_t j = 0; j < S; j++) sees[j] = (unsigned char)b_sees(mask, r / Q, g, j);
+        for (int64_t j = 0; j < S; j++) sees[j] = (unsigned char)twin_sees(view, r / Q, g, j);
         twin_attend_back(&t, dq + r * D, dk + at, dv + at, b->dy.x + r * D, near_of(dlse.x ? dlse.x[r] : 0),
                          q.x + r * D, k.x + at, v.x + at, sees, S, D, G * D, 0);
     }
     t_free(&t);
 }
 
-static inline void b_causal(struct back *b, int sparse)
+static inline void b_causal(struct back *b)
 {
-    struct op_values k = b_in(b, "k"), blocks = b_in(b, "blocks"), seen = b_in(b, "seen");
-    struct b_mask mask = { .seen = seen.x, .p0 = k.shape[0] - b->dy.shape[0], .G = k.shape[1] };
-    if (sparse) {
-        mask.lists = blocks.x, mask.N = blocks.shape[2], mask.block = (int64_t)op_number(b->c, "block");
-        mask.any_group = op_word_is(b->c, "selection", "union");
-    }
-    b_attention(b, &mask);
+    const struct op_values k = b_in(b, "k"), blocks = b_in(b, "blocks"), seen = b_in(b, "seen");
+    const struct twin_view view = op_view(b->c, &k, b->dy.shape[0], &blocks, &seen);
+    b_attention(b, &view);
 }
 
 static inline void b_segments(struct back *b)
 {
-    struct op_values ends = b_in(b, "ends");
-    const struct b_mask mask = { .ends = ends.x };
-    b_attention(b, &mask);
+    const struct op_values ends = b_in(b, "ends");
+    const struct twin_view view = { .ends = op_places(&ends) };
+    b_attention(b, &view);
 }
 
 /* ---- activations, router and experts */
@@ -180,8 +187,8 @@ static inline int witness_backward(const char *op, struct op_case *c)
     else if (!strcmp(op, "linear_backward")) b_linear(&b, 0);
     else if (!strcmp(op, "linear_bias_backward")) b_linear(&b, 1);
     else if (!strcmp(op, "rope_backward")) b_rope(&b);
-    else if (!strcmp(op, "attend_full_backward")) b_causal(&b, 0);
-    else if (!strcmp(op, "attend_blocks_backward")) b_causal(&b, 1);
+    else if (!strcmp(op, "attend_full_backward")) b_causal(&b);
+    else if (!strcmp(op, "attend_blocks_backward")) b_causal(&b);
     else if (!strcmp(op, "attend_segments_backward")) b_segments(&b);
     else if (!strcmp(op, "swiglu_oai_backward")) b_gated(&b, 1);
     else if (!strcmp(op, "swiglu_backward")) b_gated(&b, 0);

@@ -5,6 +5,8 @@
 
 #include "op_driver.h"
 
+#include "formula_twin.h"
+
 struct angles {
     int axes;
     int64_t rows, R;
@@ -45,8 +47,7 @@ static inline long double ulp_of_real(long double x)
 /* The angle as "Order" forms it, from this frequency. */
 static inline double formed(int64_t pos, double frequency, enum m3_rope_angle mode)
 {
-    volatile float product = (float)pos * (float)frequency;
-    return mode == M3_ANGLE_F32 ? (double)product : (double)pos * frequency;
+    return twin_angle((double)pos, frequency, mode == M3_ANGLE_F32);
 }
 
 /* What the angle of exact arithmetic allows: SPEC's tolerance, for R a power of two and for others. */

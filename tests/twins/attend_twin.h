@@ -9,7 +9,9 @@
 
 #include <stdio.h>
 
-enum { ATTEND_MAX_D = 128, ATTEND_MAX_KEYS = 32768 };
+#include "formula_twin.h"
+
+enum { ATTEND_MAX_D = 128 };
 
 static uint64_t attend_state = 507;
 
@@ -20,57 +22,16 @@ struct attend_case {
     int32_t *blocks;            /* [T,G,N] */
 };
 
+/* The operands as the formula takes them. */
+struct attend_wide {
+    const double *q, *k, *v;
+};
+
 struct attend_got {
     real *o, *lse;              /* [T,Q,D] [T,Q] */
 };
 
 /* ---- the twin */
-
-struct attend_want {
-    long double o[ATTEND_MAX_D], o_allowed[ATTEND_MAX_D], lse, lse_allowed;
-};
-
-/* q [D]; k, v: place j of this group begins at j * stride; keys: the L places, ascending. First-order bounds: the
- * logits stay below some hundreds wherever this is used. */
-static inline void attend_formula(struct attend_want *w, const real *q, const real *k, const real *v,
-                                  const int64_t *keys, int64_t L, int64_t D, int64_t stride)
-{
-    static long double z[ATTEND_MAX_KEYS], a[ATTEND_MAX_KEYS], weight[ATTEND_MAX_KEYS];
-    const long double u = twin_roundoff(), tiny = sizeof(real) == 4 ? 0x1p-126L : 0x1p-1022L;
-    long double top = -INFINITY, z_most = 0, sum = 0, spread = 0;
-    for (int64_t i = 0; i < L; i++) {
-        z[i] = a[i] = 0;
-        for (int64_t d = 0; d < D; d++) {
-            long double term = (long double)q[d] * k[keys[i] * stride + d] / sqrtl(D);
-            z[i] += term;
-            a[i] += fabsl(term);
-        }
-        top = fmaxl(top, z[i]);
-        z_most = fmaxl(z_most, fabsl(z[i]));
-    }
-    for (int64_t i = 0; i < L; i++) sum += expl(z[i] - top);
-    w->lse = L > 0 ? top + logl(sum) : -INFINITY;
-
-    const long double C = (L + 15) / 16, Z = fabsl(w->lse) + z_most;
-    for (int64_t i = 0; i < L; i++) {
-        weight[i] = expl(z[i] - w->lse);
-        a[i] = (D + 4) * a[i] + (top - z[i]) + 4 * (C + 1);         /* now eps_j */
-        spread += weight[i] * a[i];
-    }
-    w->lse_allowed = L > 0 ? u * (spread + 2 * L + 2 * C + 4 + 4 * logl(L + 1) + Z + fabsl(w->lse) + 4) : 0;
-    for (int64_t d = 0; d < D; d++) {
-        long double o = 0, apart = 0, mass = 0, v_most = 0;
-        for (int64_t i = 0; i < L; i++) o += weight[i] * v[keys[i] * stride + d];
-        for (int64_t i = 0; i < L; i++) {
-            long double v_id = v[keys[i] * stride + d];
-            apart += weight[i] * a[i] * fabsl(v_id - o);
-            mass += weight[i] * fabsl(v_id);
-            v_most = fmaxl(v_most, fabsl(v_id));
-        }
-        w->o[d] = o;
-        w->o_allowed[d] = L > 0 ? u * (apart + (2 * L + 2 * C + 2 * Z + 12) * mass) + L * tiny * v_most : 0;
-    }
-}
 
 /* The order of SPEC 5.7, for finite logits. In float its bits are demanded, with the brief exp of SPEC 8, which
  * tests/ops/test_math.c compares with MPFR; in double only where every exp is exact, for there the last bit of another
@@ -78,7 +39,7 @@ static inline void attend_formula(struct attend_want *w, const real *q, const re
 static inline void attend_order(real *o, real *lse, const real *q, const real *k, const real *v, const int64_t *keys,
                                 int64_t L, int64_t D, int64_t stride)
 {
-    static real e[ATTEND_MAX_KEYS];
+    static real e[TWIN_MAX_KEYS];
     const real scale = (real)(1 / sqrt((double)D));
     real m = -INFINITY;
     double c = 0;
@@ -105,16 +66,9 @@ static inline void attend_order(real *o, real *lse, const real *q, const real *k
 static inline int64_t attend_keys(int64_t *keys, const struct attend_case *c, int64_t t, int64_t g)
 {
     const struct m3_attend *d = &c->d;
-    int64_t L = 0;
-    for (int64_t j = 0; j <= d->p0 + t; j++) {
-        int listed = c->blocks == NULL;
-        if (d->seen && !d->seen[j]) continue;
-        for (int64_t g2 = 0; g2 < d->G && c->blocks != NULL; g2++)
-            for (int64_t n = 0; n < d->N && (g2 == g || d->selection == M3_SELECT_UNION); n++)
-                listed |= c->blocks[(t * d->G + g2) * d->N + n] == j / d->block;
-        if (listed) keys[L++] = j;
-    }
-    return L;
+    const struct twin_view view = { d->p0,   d->G,      d->N, d->block, d->selection == M3_SELECT_UNION,
+                                    d->seen, c->blocks, NULL };
+    return twin_keys(keys, &view, t, g, d->p0 + t + 1);
 }
 
 /* ---- cases */
@@ -170,7 +124,7 @@ static inline void attend_spoil(struct attend_case *c)
 /* Rows and heads of c that see no key: o is 0 and lse -inf there. Returns how many rows. */
 static inline int64_t attend_check_empty(const struct attend_case *c, const struct attend_got *got)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     int64_t empty = 0;
     for (int64_t t = 0; t < c->d.T; t++)
         for (int64_t h = 0; h < c->d.Q; h++) {
@@ -233,19 +187,28 @@ static inline void attend_judge(const char *what, int64_t row, int64_t i, real g
     twin_check(what, row, i, got, want, allowed);
 }
 
-static inline void attend_check_head(const struct attend_case *c, const struct attend_got *got, int64_t t, int64_t h)
+/* One head: what its operands and results begin with. */
+static inline void attend_check_formula(const struct attend_wide *w, int64_t q, int64_t k, const int64_t *keys,
+                                        int64_t L, int64_t D, int64_t stride, const real *o, const real *lse, int64_t t,
+                                        int64_t h)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
-    static struct attend_want want;
+    static struct twin_head want;
+    twin_attend(&want, w->q + q, w->k + k, w->v + k, keys, L, D, stride, twin_roundoff(),
+                sizeof(real) == 4 ? 0x1p-126L : 0x1p-1022L);
+    for (int64_t i = 0; i < D; i++) attend_judge("o", t, h * D + i, o[i], want.o[i], want.o_allowed[i]);
+    if (lse) attend_judge("lse", t, h, *lse, want.lse, want.lse_allowed);
+}
+
+static inline void attend_check_head(const struct attend_case *c, const struct attend_wide *wide,
+                                     const struct attend_got *got, int64_t t, int64_t h)
+{
+    static int64_t keys[TWIN_MAX_KEYS];
     const struct m3_attend *d = &c->d;
     const int64_t g = h / (d->Q / d->G), L = attend_keys(keys, c, t, g), stride = d->G * d->D;
     const real *q = c->q + (t * d->Q + h) * d->D, *k = c->k + g * d->D, *v = c->v + g * d->D,
                *o = got->o + (t * d->Q + h) * d->D, *lse = got->lse + t * d->Q + h;
 
-    attend_formula(&want, q, k, v, keys, L, d->D, stride);
-    for (int64_t i = 0; i < d->D; i++) attend_judge("o", t, h * d->D + i, o[i], want.o[i], want.o_allowed[i]);
-    attend_judge("lse", t, h, *lse, want.lse, want.lse_allowed);
-
+    attend_check_formula(wide, (t * d->Q + h) * d->D, g * d->D, keys, L, d->D, stride, o, lse, t, h);
     if (TWIN_IN_ORDER && sizeof(real) == 4) {
         real o_order[ATTEND_MAX_D], lse_order;
         attend_order(o_order, &lse_order, q, k, v, keys, L, d->D, stride);
@@ -258,9 +221,11 @@ static inline void attend_check(const struct attend_case *c)
 {
     struct attend_got got;
     struct call call = attend_call(c, &got);
+    const int64_t n_k = (c->d.p0 + c->d.T) * c->d.G * c->d.D;
+    const struct attend_wide wide = { widened(c->q, c->d.T * c->d.Q * c->d.D), widened(c->k, n_k), widened(c->v, n_k) };
     call_all(&call);
     for (int64_t t = 0; t < c->d.T; t++)
-        for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &got, t, h);
+        for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &wide, &got, t, h);
 }
 
 /* Hides places of c as attend_hide does and holds it against the twin; then, with the hidden keys spoilt, each row

@@ -4,6 +4,7 @@
 #ifndef M3_TESTS_DERIVATIVE_TWIN_H
 #define M3_TESTS_DERIVATIVE_TWIN_H
 
+#include "formula_twin.h"
 #include "near_twin.h"
 
 /* ---- the tape: each number with the two it was made of and the slopes by them; number 0 is a constant 0 */
@@ -285,12 +286,6 @@ static inline void twin_attend_back(struct tape *t, struct near *dq, struct near
 }
 
 /* ---- activations */
-
-/* oai 0: swiglu. both: the gate is clamped below, too. */
-struct twin_gates {
-    int oai, both;
-    double alpha, limit;
-};
 
 static inline int t_gated(struct tape *t, const struct twin_gates *a, int gate, int up)
 {

@@ -95,15 +95,7 @@ static inline const struct m3_backward_ops *back_of(int plain)
     return plain ? &m3_plain_backward_ops : M3_ENGINE()->back;
 }
 
-/* Operands as the twins take them. */
-static inline double *near_wide(const real *x, int64_t n)
-{
-    double *wide = room(n, sizeof *wide);
-    for (int64_t i = 0; i < n; i++) wide[i] = (double)x[i];
-    return wide;
-}
-
-static inline double *near_wide_ids(const int32_t *ids, int64_t n)
+static inline double *widened_ids(const int32_t *ids, int64_t n)
 {
     double *wide = room(n, sizeof *wide);
     for (int64_t i = 0; i < n; i++) wide[i] = (double)ids[i];
