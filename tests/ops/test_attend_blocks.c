@@ -195,17 +195,7 @@ END_TEST
 START_TEST(alone_as_in_a_batch)
 {
     struct attend_case c = draw(131, 9, 3, 2, 20, 7, 6, 0.5);
-    struct attend_got whole = attend_run(&c, 2);
-    for (int64_t t = 0; t < c.d.T; t++) {
-        struct attend_case row = attend_rows(&c, t, 1);
-        struct attend_got got = attend_run(&row, 1);
-        ck_assert_msg(attend_same_row(&c, &whole, t, &got, 0), "row %lld", (long long)t);
-    }
-    for (int64_t t = 0, n = 1; t < c.d.T; t += n, n++) {
-        struct attend_case piece = attend_rows(&c, t, n < c.d.T - t ? n : c.d.T - t);
-        struct attend_got got = attend_run(&piece, 5);
-        for (int64_t i = 0; i < piece.d.T; i++) ck_assert(attend_same_row(&c, &whole, t + i, &got, i));
-    }
+    attend_check_alone(&c);
 }
 END_TEST
 

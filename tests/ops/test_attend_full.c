@@ -87,17 +87,7 @@ END_TEST
 START_TEST(alone_as_in_a_batch)
 {
     struct attend_case c = attend_draw(131, 9, 3, 2, 20, 4);
-    struct attend_got whole = attend_run(&c, 2);
-    for (int64_t t = 0; t < c.d.T; t++) {
-        struct attend_case row = attend_rows(&c, t, 1);
-        struct attend_got got = attend_run(&row, 1);
-        ck_assert_msg(attend_same_row(&c, &whole, t, &got, 0), "row %lld", (long long)t);
-    }
-    for (int64_t t = 0, n = 1; t < c.d.T; t += n, n++) {
-        struct attend_case piece = attend_rows(&c, t, n < c.d.T - t ? n : c.d.T - t);
-        struct attend_got got = attend_run(&piece, 5);
-        for (int64_t i = 0; i < piece.d.T; i++) ck_assert(attend_same_row(&c, &whole, t + i, &got, i));
-    }
+    attend_check_alone(&c);
 }
 END_TEST
 
@@ -280,18 +270,11 @@ END_TEST
  * Seen to fail with a sum of weights that is not cleared when it is NaN, and with scratch not given back. */
 START_TEST(context_used_again)
 {
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
     struct attend_case large = attend_draw(131, 70, 3, 2, 128, 1), small = attend_draw(7, 3, 2, 3, 20, 4);
     for (int64_t i = 0; i < 201 * 2 * 128; i++) large.k[i] = large.v[i] = NAN;
-    struct attend_got fresh = attend_run(&small, 1), first, then;
-    struct call calls[2] = { attend_call(&large, &first), attend_call(&small, &then) };
-    for (int i = 0; i < 2; i++) {
-        calls[i].ctx = &ctx;
-        call_with(&calls[i], 2);
-    }
-    ck_assert(attend_same(&small, &fresh, &then));
-    m3_ctx_free(&ctx);
+    struct attend_got got[2];
+    struct call first = attend_call(&large, &got[0]), then = attend_call(&small, &got[1]);
+    call_after(&then, &first);
 }
 END_TEST
 

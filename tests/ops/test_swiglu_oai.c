@@ -1,4 +1,4 @@
-/* swiglu_oai, SPEC 5.11, against the formula in long double. */
+/* swiglu_oai and swiglu, SPEC 5.11 and 5.12, against the formula in long double. */
 #include "op_driver.h"
 
 #include <float.h>
@@ -9,6 +9,7 @@ static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F,
 {
     const struct swiglu_oai_values d = { T, F, act };
     struct call c = CALL(call_swiglu_oai, &d, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    if (!act->oai) c.body = call_swiglu, c.self = KEPT(struct swiglu_values, T, F);
     call_in_place(&c, 0, 0);
     call_all(&c);
 }
@@ -17,6 +18,8 @@ static struct m3_activation activation(double alpha, double limit, enum m3_gate_
 {
     return (struct m3_activation){ 1, (real)alpha, (real)limit, clamp };
 }
+
+static const struct m3_activation swiglu = { .oai = 0, .alpha = 1, .limit = INFINITY };
 
 /* ---- the twin */
 
@@ -29,7 +32,7 @@ static real clamped_gate(real gate, const struct m3_activation *act)
 static real order(real gate, real up, const struct m3_activation *act)
 {
     const real g = clamped_gate(gate, act), u = (real)twin_clamped(up, -act->limit, act->limit);
-    volatile real a = act->alpha * g, u_plus_1 = u + 1, product = u_plus_1 * g;
+    volatile real a = act->alpha * g, linear = act->oai ? u + 1 : u, product = linear * g;
     return product * (real)twin_sigmoid(a);
 }
 
@@ -39,7 +42,8 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
 {
     const real by_order = order(gate, up, act);
     if (sizeof(real) == 4) twin_check_same("y by the order of operations", t, i, got, by_order);
-    const struct twin_gates gates = { 1, act->clamp == M3_GATE_CLAMP_BOTH, (double)act->alpha, (double)act->limit };
+    const struct twin_gates gates = { act->oai, act->clamp == M3_GATE_CLAMP_BOTH, (double)act->alpha,
+                                      (double)act->limit };
     const long double a = (long double)act->alpha * clamped_gate(gate, act), s = twin_sigmoid(a),
                       want = twin_gated(gate, up, &gates);
     const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
@@ -49,11 +53,12 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
         twin_check("y", t, i, got, want, 9 * twin_roundoff() * fabsl(want) * (1 + fabsl(a) * (1 - s)));
 }
 
-/* Goal:  the activation of every element; gate and up not exchanged; any shape, any number of threads, both clamps.
- * Given: gate and up to 20, both signs, all sizes, so that both limits are passed; T and F 1, odd, prime, enough for
+/* Goal:  the activation of every element; gate and up not exchanged; any shape, any number of threads, both clamps;
+ *        swiglu has no clamp, no +1, and alpha 1.
+ * Given: gate and up to 20 (swiglu: 40 and 1000), both signs, all sizes, so that both limits are passed; T and F 1, odd, prime, enough for
  *        five threads; M3's alpha and limit, and others.
  * Claim: within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))); in float the bits of SPEC's order of operations.
- * Seen to fail with act.alpha, act.no_plus_one, act.no_clamp, act.gate_lower, act.up_upper, act.swap,
+ * Seen to fail with the clamps, the +1 or the alpha of swiglu_oai in swiglu, up (g s) in another order (in float), act.alpha, act.no_plus_one, act.no_clamp, act.gate_lower, act.up_upper, act.swap,
  * act.params_dropped (alpha, limit, clamp), exp of a float, in float (u + 1) (g s) and alpha g not rounded, 20 u off,
  * the last element left out, one too many, one bit off with five threads. */
 START_TEST(shapes_and_threads)
@@ -79,6 +84,12 @@ START_TEST(shapes_and_threads)
             run(y, gate, up, T, F, &act);
             for (int64_t i = 0; i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
         }
+    for (int i = 0; i < MOST; i++) gate[i] *= 2, up[i] *= 50;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int64_t F = shapes[s].F, n = shapes[s].T * F;
+        run(y, gate, up, shapes[s].T, F, &swiglu);
+        for (int64_t i = 0; i < n; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &swiglu);
+    }
 }
 END_TEST
 
@@ -151,6 +162,44 @@ START_TEST(known_values)
 }
 END_TEST
 
+/* Goal:  what is known in advance, and the ends of the range.
+ * Given: zeros of both signs, large numbers of both signs, infinities, NaN; the clamps and constants of swiglu_oai
+ *        would show at gate 8, up 8 and at up = -1.
+ * Claim: these values. The reference numbers were computed with 40 digits (mpmath 1.3).
+ * Seen to fail with exp(g) / (1 + exp(g)), NaN made 0, up (g s) in another order, gate and up exchanged, the clamps,
+ * the +1 or the alpha of swiglu_oai. */
+START_TEST(known_values_of_swiglu)
+{
+    const real inf = INFINITY, nan = NAN, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
+    const struct {
+        real gate, up, y;
+    } exact[] = {
+        { 0, 5, 0 },         { -0.0, 5, -0.0 }, { 0, -5, -0.0 },  { 3, 0, 0 },        { 100, 3, 300 },
+        { 1000, -7, -7000 }, { max, 1, max },   { max, 2, inf },  { -1000, 3, -0.0 }, { -1e30, 3, -0.0 },
+        { inf, 2, inf },     { inf, 0, nan },   { -inf, 1, nan }, { -max, 2, nan },   { nan, 1, nan },
+        { 1, nan, nan },     { 0, inf, nan },   { nan, 0, nan },  { 100, inf, inf },  { -1000, inf, nan },
+    };
+    const struct {
+        real gate, up;
+        long double y;
+    } close[] = {
+        { 1, 1, 0.7310585786300048792512L },    { -1, 1, -0.2689414213699951207488L },
+        { 1, -1, -0.7310585786300048792512L },  { 8, 8, 63.97853759165014540135L },
+        { -8, -8, 0.02146240834985459864821L },
+    };
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
+        real y;
+        run(&y, &exact[i].gate, &exact[i].up, 1, 1, &swiglu);
+        twin_check_same("y", 0, (int64_t)i, y, exact[i].y);
+    }
+    for (int i = 0; i < 5; i++) {
+        real y;
+        run(&y, &close[i].gate, &close[i].up, 1, 1, &swiglu);
+        twin_check("y", 1, i, y, close[i].y, 9 * twin_roundoff() * fabsl(close[i].y) * (1 + fabs(close[i].gate)));
+    }
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -160,6 +209,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, shapes_and_threads);
     tcase_add_test(test, edges_of_the_clamps);
     tcase_add_test(test, known_values);
+    tcase_add_test(test, known_values_of_swiglu);
     suite_add_tcase(suite, test);
     return suite;
 }

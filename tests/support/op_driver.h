@@ -179,6 +179,20 @@ static inline void call_all(struct call *c)
     rooms_free(mark);
 }
 
+/* A context carries nothing from one call to the next: after `first`, c gives the bits that it gives alone. */
+static inline void call_after(struct call *c, struct call *first)
+{
+    struct m3_ctx ctx;
+    void *want[CALL_OPERANDS];
+    call_with(c, 1);
+    for (int i = 0; i < c->outputs; i++) want[i] = memcpy(room((int64_t)c->p[i].size, 1), c->p[i].at, c->p[i].size);
+    ck_assert_int_eq(m3_ctx_init(&ctx, 2, c->linear), M3_OK);
+    first->ctx = c->ctx = &ctx;
+    call_with(first, 2);
+    call_again(c, (struct how){ .threads = 2 }, want);
+    m3_ctx_free(&ctx);
+}
+
 /* A place of a failure; status ANY: not M3_OK, and no internal error. */
 struct refusal {
     int64_t status, row, group, block;

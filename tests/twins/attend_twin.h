@@ -228,6 +228,19 @@ static inline void attend_check(const struct attend_case *c)
         for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &wide, &got, t, h);
 }
 
+/* Each row alone, and pieces of 1, 2, 3, .. rows, have the bits of the whole. */
+static inline void attend_check_alone(const struct attend_case *c)
+{
+    struct attend_got whole = attend_run(c, 2);
+    for (int growing = 0; growing < 2; growing++)
+        for (int64_t t = 0, n = 1; t < c->d.T; t += n, n += growing) {
+            struct attend_case piece = attend_rows(c, t, n < c->d.T - t ? n : c->d.T - t);
+            struct attend_got got = attend_run(&piece, growing ? 5 : 1);
+            for (int64_t i = 0; i < piece.d.T; i++)
+                ck_assert_msg(attend_same_row(c, &whole, t + i, &got, i), "row %lld", (long long)(t + i));
+        }
+}
+
 /* Hides places of c as attend_hide does and holds it against the twin; then, with the hidden keys spoilt, each row
  * alone against the same row of the whole. Returns how many rows see nothing. */
 static inline int64_t attend_check_hidden(struct attend_case *c, double share, int64_t none)

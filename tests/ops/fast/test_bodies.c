@@ -12,6 +12,7 @@
  * below, and a narrow tile without its last k. */
 #include "drawn_bodies.h"
 
+#include "attend_twin.h"
 #include "stored_twin.h"
 
 /* Runs both and compares; `allowed`: how far the numbers of the first output may be apart, or NULL: not at all. Returns
@@ -30,13 +31,7 @@ static int both(const char *what, struct call call, const double *allowed)
 
 /* ---- attention */
 
-struct attention {
-    struct m3_attend d;
-    real *q, *k, *v;
-    int32_t *blocks;
-};
-
-static void make_attention(struct attention *a, int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
+static void make_attention(struct attend_case *a, int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 {
     const enum numbers kind = (enum numbers)twin_pick(&state, KINDS);
     a->d = (struct m3_attend){ .T = T, .p0 = p0, .Q = Q, .G = G, .D = D, .seen = hidden(p0 + T) };
@@ -47,28 +42,15 @@ static void make_attention(struct attention *a, int64_t T, int64_t p0, int64_t Q
     a->blocks = NULL;
 }
 
-static struct call attention_call(const struct attention *a)
-{
-    const struct m3_attend *d = &a->d;
-    const int64_t n = d->T * d->Q, n_k = (d->p0 + d->T) * d->G * d->D;
-    struct call call =
-        CALL(call_attend_full, KEPT(struct attend_full_values, d), 2, 3, OPERAND(reals(n * d->D), n * d->D),
-             OPERAND(reals(n), n), OPERAND(a->q, n * d->D), OPERAND(a->k, n_k), OPERAND(a->v, n_k));
-    if (!a->blocks) return call;
-    call.body = call_attend_blocks;
-    call.self = KEPT(struct attend_blocks_values, d);
-    call.p[2 + call.inputs++] = (struct operand)OPERAND(a->blocks, d->T * d->G * d->N);
-    return call;
-}
-
 static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 {
-    struct attention a;
+    struct attend_case a;
+    struct attend_got got;
     char what[100];
     make_attention(&a, T, p0, Q, G, D);
     snprintf(what, sizeof what, "%s attend_full T %d p0 %d Q %d G %d D %d", chosen->name, (int)T, (int)p0, (int)Q,
              (int)G, (int)D);
-    ck_assert_int_eq(both(what, attention_call(&a), NULL), 0);
+    ck_assert_int_eq(both(what, attend_call(&a, &got), NULL), 0);
     rooms_free(0);
 }
 
@@ -91,7 +73,8 @@ START_TEST(block_attention)
     int refused = 0, cases = choose(_i) ? 300 : 0;
     for (int i = 0; i < cases; i++) {
         const int64_t h = twin_pick(&state, 6), T = PICK(rows_of), D = PICK(channels_of), Q = heads_of[h].Q;
-        struct attention a;
+        struct attend_case a;
+        struct attend_got got;
         char what[120];
         make_attention(&a, T, PICK(places_of), Q, heads_of[h].G, D);
         a.d.block = PICK(block_of);
@@ -100,7 +83,7 @@ START_TEST(block_attention)
         a.blocks = block_lists(&a.d);
         snprintf(what, sizeof what, "%s attend_blocks T %d p0 %d Q %d D %d block %d N %d", chosen->name, (int)T,
                  (int)a.d.p0, (int)Q, (int)D, (int)a.d.block, (int)a.d.N);
-        refused += both(what, attention_call(&a), NULL) == M3_WRONG;
+        refused += both(what, attend_call(&a, &got), NULL) == M3_WRONG;
         rooms_free(0);
     }
     ck_assert(cases == 0 || (refused > 5 && refused < cases / 2));
