@@ -4,6 +4,7 @@
 
 #include <float.h>
 
+#include "formula_twin.h"
 #include "stored_twin.h"
 
 struct shape {
@@ -42,19 +43,6 @@ static real ordered(const real *x, const real *w, const real *bias, int64_t cols
     return bias ? s + *bias : s;
 }
 
-/* Without bias: the sum y [T,rows], and B [T,rows], the sum of absolute values. */
-static void exact(long double *y, long double *B, const real *x, const real *w, int64_t T, int64_t rows, int64_t cols)
-{
-    for (int64_t i = 0; i < T * rows; i++) {
-        y[i] = B[i] = 0;
-        for (int64_t k = 0; k < cols; k++) {
-            const long double product = (long double)w[i % rows * cols + k] * x[i / rows * cols + k];
-            y[i] += product;
-            B[i] += fabsl(product);
-        }
-    }
-}
-
 /* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. Any
  * order of summation stays within (cols + 1 for a bias) u B; that a scaled weight is rounded is in w already. */
 static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64_t *state)
@@ -67,7 +55,9 @@ static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64
     stored_give(&s, shift);
     real *w = expanded(&s), *x = drawn(d.T * d.cols, 1, state), *bias = drawn(d.rows, 1, state), *y = reals(count);
     long double *want = room(count, sizeof *want), *B = room(count, sizeof *B);
-    exact(want, B, x, w, d.T, d.rows, d.cols);
+    const double *wide_x = widened(x, d.T * d.cols), *wide_w = widened(w, d.rows * d.cols);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = twin_dot(&B[i], wide_w + i % d.rows * d.cols, wide_x + i / d.rows * d.cols, d.cols);
     for (int with_bias = 0; with_bias < 2; with_bias++)
         for (int body = M3_LINEAR_BLAS; body <= TWIN_LAST_BODY; body++) {
             run(y, x, &s.weight, with_bias ? bias : NULL, d.T, (enum m3_linear)body);

@@ -1,6 +1,8 @@
 /* rope, SPEC 5.6: against the formula, and against turns known in advance. */
 #include "op_driver.h"
 
+#include "formula_twin.h"
+
 static void run(real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
     const int64_t n = d.T * d.heads * d.D, table = d.T * (d.R / 2);
@@ -16,6 +18,9 @@ static int64_t partner(int64_t c, int64_t R) { return c < R / 2 ? c + R / 2 : c 
 /* y against the formula within 3 u (|x_a cos| + |x_b sin|), and against "Order" in bits: both products rounded. */
 static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
+    const int64_t table = d.T * (d.R / 2);
+    const double *wide = widened(x, d.T * d.heads * d.D), *wide_cos = widened(cosines, table),
+                 *wide_sin = widened(sines, table);
     for (int64_t t = 0; t < d.T; t++)
         for (int64_t h = 0; h < d.heads; h++)
             for (int64_t c = 0; c < d.D; c++) {
@@ -27,9 +32,10 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
                 }
                 const real other = x[head + partner(c, d.R)];
                 const real cosine = cosines[t * (d.R / 2) + c % (d.R / 2)], sine = sines[t * (d.R / 2) + c % (d.R / 2)];
-                const long double a = (long double)own * cosine, b = (long double)other * sine;
-                twin_check("y", t * d.heads + h, c, got, c < d.R / 2 ? a - b : a + b,
-                           3 * twin_roundoff() * (fabsl(a) + fabsl(b)));
+                long double size;
+                const long double want =
+                    twin_turned(&size, wide + head, wide_cos + t * (d.R / 2), wide_sin + t * (d.R / 2), c, d.R);
+                twin_check("y", t * d.heads + h, c, got, want, 3 * twin_roundoff() * size);
                 volatile real a_rounded = own * cosine, b_rounded = other * sine;
                 twin_check_same("y by the order of operations", t * d.heads + h, c, got,
                                 c < d.R / 2 ? a_rounded - b_rounded : a_rounded + b_rounded);

@@ -6,7 +6,15 @@
 
 #include "derivative_twin.h"
 
-enum { BACK_OPERANDS = 10 };
+enum { BACK_OUTPUTS = 5 };
+
+/* An operand of a case, released by rooms_free. */
+static inline struct op_values w_in(const struct op_case *c, const char *name)
+{
+    struct op_values v = op_tensor(c->file, c->number, name);
+    room_keep(v.x);
+    return v;
+}
 
 /* ---- what a row sees; lists NULL: no blocks */
 
@@ -43,42 +51,36 @@ static inline struct twin_view op_view(const struct op_case *c, const struct op_
 /* The operands of a case, and what its outputs will be. */
 struct back {
     struct op_case *c;
-    struct op_values dy, in[BACK_OPERANDS];
-    struct near *out[BACK_OPERANDS];
-    int in_count, out_count;
+    struct op_values dy;
+    struct near *out[BACK_OUTPUTS];
+    int out_count;
 };
-
-static inline struct op_values b_in(struct back *b, const char *name)
-{
-    ck_assert_int_lt(b->in_count, BACK_OPERANDS);
-    return b->in[b->in_count++] = op_tensor(b->c->file, b->c->number, name);
-}
 
 /* Zeros, to which gradients are added. */
 static inline struct near *b_out(struct back *b, const char *name, const struct op_values *of)
 {
     const int64_t *s = of->shape;
-    ck_assert_int_eq(b->out_count, b->c->output_count);
+    ck_assert(b->out_count < BACK_OUTPUTS && b->out_count == b->c->output_count);
     op_output(b->c, name, 0, s[0], of->rank > 1 ? s[1] : 0, of->rank > 2 ? s[2] : 0);
     return b->out[b->out_count++] = room(of->count, sizeof(struct near));
 }
 
 static inline void b_embed(struct back *b)
 {
-    struct op_values ids = b_in(b, "ids"), w = b_in(b, "w");
+    struct op_values ids = w_in(b->c, "ids"), w = w_in(b->c, "w");
     twin_embed_back(b_out(b, "dw", &w), b->dy.x, ids.x, b->dy.shape[0], b->dy.shape[1]);
 }
 
 static inline void b_norm(struct back *b, double offset, int centred)
 {
-    struct op_values x = b_in(b, "x"), w = b_in(b, "w");
+    struct op_values x = w_in(b->c, "x"), w = w_in(b->c, "w");
     struct near *dx = b_out(b, "dx", &x), *dw = b_out(b, "dw", &w), *db = centred ? b_out(b, "db", &w) : NULL;
     twin_norm_back(dx, dw, db, b->dy.x, x.x, w.x, x.shape[0], x.shape[1], op_number(b->c, "eps"), offset, centred);
 }
 
 static inline void b_linear(struct back *b, int has_bias)
 {
-    struct op_values x = b_in(b, "x"), w = b_in(b, "w");
+    struct op_values x = w_in(b->c, "x"), w = w_in(b->c, "w");
     struct op_values bias = { .shape = { w.shape[0] }, .rank = 1, .count = w.shape[0] };
     struct near *dx = b_out(b, "dx", &x), *dw = b_out(b, "dw", &w), *dbias = has_bias ? b_out(b, "dbias", &bias) : NULL;
     twin_linear_back(dx, dw, dbias, b->dy.x, x.x, w.x, x.shape[0], w.shape[0], w.shape[1]);
@@ -86,7 +88,7 @@ static inline void b_linear(struct back *b, int has_bias)
 
 static inline void b_rope(struct back *b)
 {
-    struct op_values c = b_in(b, "cos"), s = b_in(b, "sin");
+    struct op_values c = w_in(b->c, "cos"), s = w_in(b->c, "sin");
     const int64_t *n = b->dy.shape;
     twin_rope_back(b_out(b, "dx", &b->dy), b->dy.x, c.x, s.x, n[0], n[1], n[2], 2 * c.shape[1]);
 }
@@ -95,7 +97,7 @@ static inline void b_rope(struct back *b)
 
 static inline void b_attention(struct back *b, const struct twin_view *view)
 {
-    struct op_values q = b_in(b, "q"), k = b_in(b, "k"), v = b_in(b, "v"), dlse = b_in(b, "dlse");
+    struct op_values q = w_in(b->c, "q"), k = w_in(b->c, "k"), v = w_in(b->c, "v"), dlse = w_in(b->c, "dlse");
     const int64_t Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1];
     struct near *dq = b_out(b, "dq", &q), *dk = b_out(b, "dk", &k), *dv = b_out(b, "dv", &v);
     struct tape t = { 0 };
@@ -111,14 +113,14 @@ static inline void b_attention(struct back *b, const struct twin_view *view)
 
 static inline void b_causal(struct back *b)
 {
-    const struct op_values k = b_in(b, "k"), blocks = b_in(b, "blocks"), seen = b_in(b, "seen");
+    const struct op_values k = w_in(b->c, "k"), blocks = w_in(b->c, "blocks"), seen = w_in(b->c, "seen");
     const struct twin_view view = op_view(b->c, &k, b->dy.shape[0], &blocks, &seen);
     b_attention(b, &view);
 }
 
 static inline void b_segments(struct back *b)
 {
-    const struct op_values ends = b_in(b, "ends");
+    const struct op_values ends = w_in(b->c, "ends");
     const struct twin_view view = { .ends = op_places(&ends) };
     b_attention(b, &view);
 }
@@ -133,7 +135,7 @@ static inline struct twin_gates b_gates(const struct op_case *c, int oai)
 
 static inline void b_gated(struct back *b, int oai)
 {
-    struct op_values gate = b_in(b, "gate"), up = b_in(b, "up");
+    struct op_values gate = w_in(b->c, "gate"), up = w_in(b->c, "up");
     const struct twin_gates act = b_gates(b->c, oai);
     struct near *dgate = b_out(b, "dgate", &gate), *dup = b_out(b, "dup", &up);
     twin_gated_back(dgate, dup, b->dy.x, gate.x, up.x, gate.count, &act);
@@ -141,20 +143,20 @@ static inline void b_gated(struct back *b, int oai)
 
 static inline void b_each(struct back *b, int is_gelu)
 {
-    struct op_values x = b_in(b, "x");
+    struct op_values x = w_in(b->c, "x");
     twin_each_back(b_out(b, "dx", &x), b->dy.x, x.x, x.count, is_gelu);
 }
 
 static inline void b_route(struct back *b)
 {
-    struct op_values s = b_in(b, "s"), ids = b_in(b, "ids");
+    struct op_values s = w_in(b->c, "s"), ids = w_in(b->c, "ids");
     twin_route_back(b_out(b, "ds", &s), b->dy.x, ids.x, s.x, s.shape[0], s.shape[1], ids.shape[1]);
 }
 
 static inline void b_experts(struct back *b)
 {
-    struct op_values x = b_in(b, "x"), ids = b_in(b, "ids"), p = b_in(b, "p"), w1 = b_in(b, "w1"), w3 = b_in(b, "w3"),
-                     w2 = b_in(b, "w2");
+    struct op_values x = w_in(b->c, "x"), ids = w_in(b->c, "ids"), p = w_in(b->c, "p"), w1 = w_in(b->c, "w1"),
+                     w3 = w_in(b->c, "w3"), w2 = w_in(b->c, "w2");
     struct twin_moe c = { x.shape[0], x.shape[1], ids.shape[1], w1.shape[1], .factor = op_number(b->c, "factor") };
     c.act = b_gates(b->c, op_word_is(b->c, "activation", "swiglu_oai"));
     c.dy = b->dy.x, c.x = x.x, c.ids = ids.x, c.p = p.x, c.w1 = w1.x, c.w3 = w3.x, c.w2 = w2.x;
@@ -165,7 +167,7 @@ static inline void b_experts(struct back *b)
 
 static inline void b_scatter(struct back *b)
 {
-    struct op_values ids = b_in(b, "ids"), f = b_in(b, "f");
+    struct op_values ids = w_in(b->c, "ids"), f = w_in(b->c, "f");
     const int64_t H = b->dy.shape[1];
     struct near *dx = b_out(b, "dx", &b->dy), *df = b_out(b, "df", &f);
     for (int64_t r = 0, k = 0; r < ids.count; k += ids.x[r++] == op_number(b->c, "id"))
@@ -179,7 +181,7 @@ static inline int witness_backward(const char *op, struct op_case *c)
     const int mark = room_count;
     struct back b = { .c = c };
     int known = 1;
-    b.dy = op_tensor(c->file, c->number, "dy");
+    b.dy = w_in(c, "dy");
     if (!strcmp(op, "embed_backward")) b_embed(&b);
     else if (!strcmp(op, "rms_norm_backward")) b_norm(&b, 1, 0);
     else if (!strcmp(op, "rms_norm_plain_backward")) b_norm(&b, 0, 0);
@@ -200,8 +202,6 @@ static inline int witness_backward(const char *op, struct op_case *c)
     else known = 0;
     for (int k = 0; k < b.out_count; k++)
         for (int64_t i = 0; i < c->outputs[k].count; i++) c->outputs[k].x[i] = (double)b.out[k][i].v;
-    free(b.dy.x);
-    while (b.in_count > 0) free(b.in[--b.in_count].x);
     rooms_free(mark);
     return known;
 }

@@ -8,17 +8,23 @@
 static void **rooms;
 static int room_count, room_most;
 
-/* Zeros. */
-static inline void *room(int64_t count, size_t size)
+/* Memory of malloc, released with the rest; NULL is none. */
+static inline void *room_keep(void *memory)
 {
     if (room_count == room_most) {
         room_most = 2 * room_most + 64;
         rooms = realloc(rooms, (size_t)room_most * sizeof *rooms);
         if (!rooms) abort();
     }
+    return rooms[room_count++] = memory;
+}
+
+/* Zeros. */
+static inline void *room(int64_t count, size_t size)
+{
     void *memory = calloc((size_t)count + 1, size);
     if (!memory) abort();
-    return rooms[room_count++] = memory;
+    return room_keep(memory);
 }
 
 /* Those that came after the first `kept`. */

@@ -62,6 +62,32 @@ static inline long double twin_gated(long double gate, long double up, const str
     return (twin_clamped(up, -a->limit, a->limit) + 1) * g * twin_sigmoid(a->alpha * g);
 }
 
+/* ---- products and turns: the value, and the size of its terms */
+
+static inline long double twin_dot(long double *size, const double *a, const double *b, int64_t n)
+{
+    long double sum = 0;
+    *size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (long double)a[i] * b[i];
+        *size += fabsl((long double)a[i] * b[i]);
+    }
+    return sum;
+}
+
+/* Channel i of a head x, turned with its partner by the R/2 angles of its row; from R on a copy. */
+static inline long double twin_turned(long double *size, const double *x, const double *cos, const double *sin,
+                                      int64_t i, int64_t R)
+{
+    const int64_t half = R / 2;
+    *size = 0;
+    if (i >= R) return x[i];
+    const long double a = (long double)x[i] * cos[i % half],
+                      b = (long double)x[i < half ? i + half : i - half] * sin[i % half];
+    *size = fabsl(a) + fabsl(b);
+    return i < half ? a - b : a + b;
+}
+
 /* ---- angles, noise */
 
 /* As "Order" forms it: in float, rope_angle=f32, frequency, position and product are each rounded. */
