@@ -121,7 +121,7 @@ START_TEST(ids_outside)
         for (int t = 0; t < T; t++) ids[t] = t % V;
         for (int64_t t = bad[b].row; t < T; t += 7) ids[t] = t % 2 ? V : -1;   /* later ones are not the first */
         ids[bad[b].row] = bad[b].id;
-        call_refused(&c, ANY, bad[b].row, NOWHERE, NOWHERE);
+        call_refused(&c, M3_BAD_INPUT, bad[b].row, NOWHERE, NOWHERE);
     }
     ck_assert(stored_intact(&w));
 }

@@ -155,7 +155,7 @@ START_TEST(counts_refused)
             if (off == 0 || d.M < 0) continue;
             struct call c = call_of(reals(T * H), numbers(T * H, &state), ids, numbers(d.M * H, &state), &d);
             c.checks_first = 1;
-            call_refused(&c, ANY, ANY, ANY, ANY);
+            call_refused(&c, M3_BAD_INPUT, NOWHERE, NOWHERE, NOWHERE);
         }
 }
 END_TEST

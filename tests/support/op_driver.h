@@ -167,14 +167,14 @@ static inline void call_all(struct call *c)
     for (int team = 0; team < TWIN_TEAMS; team++)
         for (int place = team == 0; place <= c->places; place++)
             call_again(c, (struct how){ .threads = twin_threads[team], .place = place }, want);
-    for (int i = 0; i < c->outputs; i++) {
-        if (!(c->optional >> i & 1)) continue;
-        const int others = c->optional & ~(1 << i);
-        call_again(c, (struct how){ .threads = 2, .without = 1 << i }, want);
-        if (others) call_again(c, (struct how){ .threads = 1, .without = others }, want);
-    }
     for (int place = 0; by_order && place <= c->places; place++)
-        call_again(c, (struct how){ .threads = 1 + place, .place = place, .plain = 1 }, want);
+        call_again(c, (struct how){ .threads = place ? 1 : 5, .place = place, .plain = 1 }, want);
+    for (int i = 0; i < c->outputs * (1 + by_order); i++) {
+        const int output = i % c->outputs, plain = i >= c->outputs, others = c->optional & ~(1 << output);
+        if (!(c->optional >> output & 1)) continue;
+        call_again(c, (struct how){ .threads = 2, .without = 1 << output, .plain = plain }, want);
+        if (others) call_again(c, (struct how){ .threads = 1, .without = others, .plain = plain }, want);
+    }
     for (int i = 0; i < c->outputs; i++) memcpy(c->p[i].at, want[i], c->p[i].size);
     rooms_free(mark);
 }
@@ -221,6 +221,7 @@ static inline void call_refused(struct call *c, int status, int64_t row, int64_t
     for (int team = 0; team < TWIN_TEAMS; team++)
         for (int place = 0; place <= c->places; place++)
             call_refused_once(c, (struct how){ .threads = twin_threads[team], .place = place }, want);
+    if (c->optional & ~1) call_refused_once(c, (struct how){ .threads = 2, .without = c->optional & ~1 }, want);
     if (TWIN_IN_ORDER) call_refused_once(c, (struct how){ .threads = 1, .plain = 1 }, want);
 }
 

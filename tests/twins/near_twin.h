@@ -83,13 +83,6 @@ static inline struct m3_weight near_weight(const real *data, int64_t rows, int64
     return w;
 }
 
-static inline struct m3_ctx near_ctx(int threads)
-{
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_ORDERED), M3_OK);
-    return ctx;
-}
-
 static inline const struct m3_backward_ops *back_of(int plain)
 {
     return plain ? &m3_plain_backward_ops : M3_ENGINE()->back;
@@ -112,24 +105,6 @@ static inline void near_check_all(const char *what, const real *got, const struc
         const struct near sum = before ? near_plus(near_of((double)before[i]), want[i]) : want[i];
         near_check(what, i / cols, i % cols, got[i], near_stored(sum));
     }
-}
-
-/* The call has worked, and released its scratch memory. */
-static inline void near_done(struct m3_ctx *ctx, int status)
-{
-    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx->failure.what);
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    m3_ctx_free(ctx);
-}
-
-/* The call has been refused with these words. */
-static inline void near_refused(struct m3_ctx *ctx, int status, int want, const char *what, int64_t row)
-{
-    ck_assert_int_eq(status, want);
-    ck_assert_str_eq(ctx->failure.what, what);
-    ck_assert_int_eq(ctx->failure.row, row);
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    m3_ctx_free(ctx);
 }
 
 /* ---- slopes */
