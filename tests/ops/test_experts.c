@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "stored_twin.h"
+
 static uint64_t state = 515;
 
 enum matrix { W1, W3, W2 };     /* gate [F,H], up [F,H], down [H,F] */
@@ -12,44 +14,19 @@ enum routing { SPREAD, ALL_TO_ONE, ONE_ALWAYS };
 
 struct moe {
     int64_t T, E, K, H, F;
-    enum m3_dtype dtype;        /* M3_F32 or M3_BF16 */
     struct m3_activation act;
     real factor;
     real *x, *p;                /* [T,H] [T,K] */
     int32_t *ids;               /* [T,K] */
-    unsigned char *weights;     /* W1, W3, W2 of expert 0, of expert 1, .. from an odd address on */
+    struct stored *stored;      /* W1, W3, W2 of expert 0, of expert 1, .. at odd addresses */
+    real **w;                   /* the same, expanded */
 };
 
 struct moe_got {
     real *routed, *each;        /* [T,H] [T,K,H] */
 };
 
-static size_t weight_bytes(const struct moe *c)
-{
-    return 1 + (size_t)(c->E * 3 * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
-}
-
-static size_t weight_at(const struct moe *c, int64_t e, enum matrix which)
-{
-    return 1 + (size_t)((e * 3 + (int64_t)which) * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
-}
-
-/* One stored number, widened. */
-static real weight(const struct moe *c, int64_t e, enum matrix which, int64_t i)
-{
-    const unsigned char *at = c->weights + weight_at(c, e, which);
-    uint32_t bits;
-    float x;
-    if (c->dtype == M3_F32) {
-        memcpy(&bits, at + i * 4, 4);
-    } else {
-        uint16_t upper;
-        memcpy(&upper, at + i * 2, 2);
-        bits = (uint32_t)upper << 16;
-    }
-    memcpy(&x, &bits, 4);
-    return x;
-}
+static real weight(const struct moe *c, int64_t e, enum matrix which, int64_t i) { return c->w[e * 3 + which][i]; }
 
 static void draw_ids(struct moe *c, enum routing routing)
 {
@@ -70,74 +47,65 @@ static void draw_ids(struct moe *c, enum routing routing)
     }
 }
 
-/* M3's activation and factor; gates and ups of about `size`; equal p where T ends in 2 or 7. */
-static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
-                       double size)
+static void draw_matrices(struct moe *c, enum stored_kind kind)
 {
-    struct moe c = { .T = T,
-                     .E = E,
-                     .K = K,
-                     .H = H,
-                     .F = F,
-                     .dtype = dtype,
-                     .factor = 2,
-                     .act = { .oai = 1, .alpha = (real)1.702, .limit = 7 } };
-    c.x = reals(T * H);
+    c->stored = room(c->E * 3, sizeof *c->stored);
+    c->w = room(c->E * 3, sizeof *c->w);
+    for (int64_t i = 0; i < c->E * 3; i++) {
+        struct stored *s = &c->stored[i];
+        stored_make(s, kind, i % 3 == W2 ? c->H : c->F, i % 3 == W2 ? c->F : c->H);
+        stored_random(s, &state);
+        stored_give(s, 1);
+        c->w[i] = reals(c->F * c->H);
+        for (int64_t n = 0; n < c->F * c->H; n++) c->w[i][n] = (real)stored_value(s, n / s->cols, n % s->cols);
+    }
+}
+
+/* M3's activation and factor; gates and ups of about `size`; equal p where T ends in 2 or 7. */
+static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum stored_kind kind,
+                       enum routing routing, double size)
+{
+    struct moe c = { .T = T, .E = E, .K = K, .H = H, .F = F, .factor = 2 };
+    c.act = (struct m3_activation){ .oai = 1, .alpha = (real)1.702, .limit = 7 };
+    c.x = drawn(T * H, 3 * size / sqrt((double)H), &state);
     c.p = reals(T * K);
     c.ids = room(T * K, sizeof *c.ids);
-    c.weights = room((int64_t)weight_bytes(&c), 1);
-    for (int64_t i = 0; i < T * H; i++) c.x[i] = (real)twin_draw(&state);
     for (int64_t i = 0; i < T * K; i++) c.p[i] = T % 5 == 2 ? (real)0.25 : (real)(0.5 + 0.5 * twin_draw(&state));
-    for (int64_t i = 0; i < E * 3 * F * H; i++) {
-        const float w = (float)(twin_draw(&state) * (i / (F * H) % 3 < 2 ? 3 * size / sqrt((double)H) : 2));
-        uint32_t bits;
-        memcpy(&bits, &w, 4);
-        const uint16_t upper = (uint16_t)(bits >> 16);
-        if (dtype == M3_F32) memcpy(c.weights + 1 + i * 4, &bits, 4);
-        else memcpy(c.weights + 1 + i * 2, &upper, 2);
-    }
+    draw_matrices(&c, kind);
     draw_ids(&c, routing);
     return c;
 }
 
-/* Experts that no row has chosen get no data: reading it would crash. */
-static void bind(struct m3_expert *experts, const struct moe *c, const unsigned char *weights)
+/* The matrices are unchanged. */
+static void end(struct moe *c)
 {
-    for (int64_t e = 0; e < c->E; e++) {
-        int64_t chosen = 0;
-        for (int64_t i = 0; i < c->T * c->K; i++) chosen += c->ids[i] == e;
-        struct m3_weight *w[3] = { &experts[e].w1, &experts[e].w3, &experts[e].w2 };
-        for (int i = 0; i < 3; i++)
-            *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL,
-                                        .dtype = c->dtype,
-                                        .rows = i == W2 ? c->H : c->F,
-                                        .cols = i == W2 ? c->F : c->H,
-                                        .id = (uint64_t)(1 + e * 3 + i) };
-    }
+    for (int64_t i = 0; i < c->E * 3; i++) ck_assert(stored_intact(&c->stored[i]));
+    rooms_free(0);
 }
 
-/* The table of experts lies among the inputs, where it is filled: it points at their weights, another input. */
-static int experts(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
+/* Experts that no row has chosen get no data: reading it would crash. */
+static struct m3_expert *table_of(const struct moe *c)
 {
-    const struct moe *c = self;
-    struct m3_expert *table = p[6], *before = room(c->E, sizeof *before);
-    bind(table, c, p[5]);
-    memcpy(before, table, (size_t)c->E * sizeof *table);
-    const int status =
-        ops_of(plain)->experts(ctx, p[0], p[1], p[2], p[3], p[4], table, &c->act, c->T, c->E, c->K, c->factor);
-    ck_assert_mem_eq(table, before, (size_t)c->E * sizeof *table);
-    memset(table, 0, (size_t)c->E * sizeof *table);
-    return status;
+    struct m3_expert *table = room(c->E, sizeof *table);
+    for (int64_t e = 0; e < c->E; e++) {
+        struct m3_weight *const w[3] = { &table[e].w1, &table[e].w3, &table[e].w2 };
+        int64_t chosen = 0;
+        for (int64_t i = 0; i < c->T * c->K; i++) chosen += c->ids[i] == e;
+        for (int i = 0; i < 3; i++) {
+            *w[i] = c->stored[e * 3 + i].weight;
+            if (!chosen) w[i]->data = w[i]->scales = NULL;
+        }
+    }
+    return table;
 }
 
 static struct call call_of(const struct moe *c, struct moe_got *got, enum m3_linear linear)
 {
     const int64_t n = c->T * c->K;
-    struct m3_expert *empty = room(c->E, sizeof *empty);
     *got = (struct moe_got){ reals(c->T * c->H), reals(n * c->H) };
-    struct call call = CALL(experts, c, 2, 5, OPERAND(got->routed, c->T * c->H), OPERAND(got->each, n * c->H),
-                            OPERAND(c->x, c->T * c->H), OPERAND(c->ids, n), OPERAND(c->p, n),
-                            OPERAND(c->weights, weight_bytes(c)), OPERAND(empty, c->E));
+    struct call call = CALL(call_experts, KEPT(struct experts_values, &c->act, c->T, c->E, c->K, c->factor), 2, 4,
+                            OPERAND(got->routed, c->T * c->H), OPERAND(got->each, n * c->H), OPERAND(c->x, c->T * c->H),
+                            OPERAND(c->ids, n), OPERAND(c->p, n), OPERAND(table_of(c), c->E));
     call.optional = 1 << 1;
     call.linear = linear;
     call.blas = linear != M3_LINEAR_ORDERED;
@@ -256,7 +224,7 @@ static void check_routed(const struct moe *c, const struct moe_got *got, int64_t
     }
 }
 
-static void check_case(const struct moe *c)
+static void check_case(struct moe *c)
 {
     for (int body = 0; body <= TWIN_LAST_BODY; body++) {
         struct moe_got got;
@@ -271,7 +239,7 @@ static void check_case(const struct moe *c)
             check_routed(c, &got, t);
         }
     }
-    rooms_free(0);
+    end(c);
 }
 
 /* ---- tests */
@@ -285,7 +253,10 @@ static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, i
         { .oai = 1, .alpha = 0, .limit = 3, .clamp = M3_GATE_CLAMP_UPPER },
         { .oai = 1, .alpha = (real)0.5, .limit = (real)0.75, .clamp = M3_GATE_CLAMP_UPPER },
     };
-    struct moe c = draw(T, E, K, H, F, i % 2 ? M3_BF16 : M3_F32, (enum routing)(i % 3), i % 7 == 0 ? 6 : 1);
+    const enum stored_kind kind = TWIN_READINGS ? (enum stored_kind)(i % STORED_KINDS)
+                                  : i % 2       ? STORED_BF16
+                                                : STORED_F32;
+    struct moe c = draw(T, E, K, H, F, kind, (enum routing)(i % 3), i % 7 == 0 ? 6 : 1);
     c.act = acts[i % 5];
     c.factor = (real)(1 + i / 2 % 3);
     check_case(&c);
@@ -293,7 +264,7 @@ static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, i
 
 /* Goal:  each is the expert's MLP, routed the weighted sum.
  * Given: T 1 2 7, E 1 2 5 16, K 1 to 4, H 1 3 20 67, F 1 7 64; sizes 67, 131 and 128; T = E, T = K = E, H = F; slots
- *        in no order; F32 and BF16 at odd addresses; both activations with several alphas, limits and both clamps;
+ *        in no order; every stored type at odd addresses; both activations with several alphas, limits and both clamps;
  *        factor 1 2 3; equal and different p; rows spread, all to the same experts, and one expert in every row.
  *        Experts without rows have no data.
  * Claim: with both bodies each is within the bound of SPEC; with the ordered one it has the bits of plain loops (in
@@ -326,8 +297,8 @@ END_TEST
 START_TEST(crowded_expert)
 {
     for (int i = 0; i < 6; i++) {
-        struct moe c = draw(i % (TWIN_IN_ORDER ? 3 : 6) ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16,
-                            i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
+        struct moe c = draw(i % (TWIN_IN_ORDER ? 3 : 6) ? 1100 : 2500, 3, 1 + i % 2, 5, 3,
+                            i % 2 ? STORED_F32 : STORED_BF16, i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
         check_case(&c);
     }
 }
@@ -339,7 +310,7 @@ END_TEST
  * Seen to fail with the row of a slot taken as slot mod T, and with an idle expert read. */
 START_TEST(alone_as_in_a_batch)
 {
-    struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
+    struct moe c = draw(67, 5, 3, 67, 20, STORED_BF16, ONE_ALWAYS, 3);
     struct moe_got whole = run(&c, M3_LINEAR_ORDERED, 2);
     for (int64_t t = 0; t < 67; t++) {
         struct moe row = c;
@@ -351,6 +322,7 @@ START_TEST(alone_as_in_a_batch)
         ck_assert_msg(memcmp(got.routed, whole.routed + t * 67, 67 * sizeof(real)) == 0, "routed %lld", (long long)t);
         ck_assert_msg(memcmp(got.each, whole.each + t * 3 * 67, 3 * 67 * sizeof(real)) == 0, "each %lld", (long long)t);
     }
+    end(&c);
 }
 END_TEST
 
@@ -360,7 +332,7 @@ END_TEST
  * Seen to fail with the row of a slot taken as slot mod T, and with `each` weighted by p. */
 START_TEST(one_bad_row)
 {
-    struct moe c = draw(37, 5, 3, 20, 64, M3_F32, ONE_ALWAYS, 1);
+    struct moe c = draw(37, 5, 3, 20, 64, STORED_F32, ONE_ALWAYS, 1);
     struct moe_got of_body[2] = { run(&c, M3_LINEAR_BLAS, 1),
                                   run(&c, TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, 1) };
     for (int i = 0; i < 37 * 4; i += 2 - TWIN_LAST_BODY) {
@@ -387,6 +359,7 @@ START_TEST(one_bad_row)
                 for (int64_t n = 0; n < 20; n++) ck_assert(isnan(routed[n]));
         }
     }
+    end(&c);
 }
 END_TEST
 
@@ -397,12 +370,12 @@ START_TEST(ids_out_of_range)
 {
     static const int32_t wrong[4] = { -1, 5, INT32_MIN, INT32_MAX };
     for (int i = 0; i < 37 * 3 * 4; i++) {
-        struct moe c = draw(37, 5, 3, 20, 7, M3_F32, SPREAD, 1);
+        struct moe c = draw(37, 5, 3, 20, 7, STORED_F32, SPREAD, 1);
         for (int at = i / 4; at < 37 * 3; at += 5 + i % 11) c.ids[at] = wrong[(i + at) % 4];
         struct moe_got got;
         struct call call = call_of(&c, &got, i % 2 && TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS);
         call_refused(&call, ANY, i / 4 / 3, ANY, ANY);
-        rooms_free(0);
+        end(&c);
     }
 }
 END_TEST
