@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "ops/fast/kernels.h"
+#include "stored_twin.h"
 
 /* The choice of kernels is the test's: this takes the place of fast/kernels_pick.c. */
 extern const struct m3_kernels m3_kernels_portable;
@@ -88,6 +89,49 @@ static int32_t *block_lists(const struct m3_attend *d)
     }
     if (twin_pick(&state, 10) == 0) blocks[twin_pick(&state, d->T * d->G * d->N)] = (int32_t)twin_pick(&state, 3) - 2;
     return blocks;
+}
+
+/* At most 7 experts. Slots of a row are in a drawn order; one case in ten has an id that there is not. */
+struct mixture {
+    int64_t T, E, K, H, F;
+    struct m3_activation act;
+    struct stored matrices[7][3];
+    struct m3_expert experts[7];
+    real *x, *p;
+    int32_t *ids;
+    char what[100];
+};
+
+static void draw_mixture(struct mixture *m, int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
+{
+    *m = (struct mixture){ .T = T, .E = E, .K = K, .H = H, .F = F };
+    m->act = (struct m3_activation){ .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 7 == 0 };
+    for (int64_t e = 0; e < E; e++)
+        for (int w = 0; w < 3; w++) {
+            struct stored *s = &m->matrices[e][w];
+            stored_make(s, (enum stored_kind)(i % STORED_KINDS), w == 2 ? H : F, w == 2 ? F : H);
+            stored_random(s, &state);
+            stored_give(s, 0);
+            *(w == 0 ? &m->experts[e].w1 : w == 1 ? &m->experts[e].w3 : &m->experts[e].w2) = s->weight;
+        }
+    m->x = numbers(T * H, (enum numbers)(i % KINDS));
+    m->p = numbers(T * K, ORDINARY);
+    m->ids = room(T * K, sizeof *m->ids);
+    for (int64_t t = 0; t < T; t++) {
+        const int64_t first = twin_pick(&state, E), step = 1 + twin_pick(&state, 2) * (E % 2) * (E > 1);
+        for (int64_t k = 0; k < K; k++) m->ids[t * K + k] = (int32_t)((first + k * step) % E);
+    }
+    if (i % 10 == 9) m->ids[twin_pick(&state, T * K)] = (int32_t)(i % 20 == 9 ? E : -1);
+    snprintf(m->what, sizeof m->what, "%s experts T %d E %d K %d H %d F %d", chosen->name, (int)T, (int)E, (int)K,
+             (int)H, (int)F);
+}
+
+/* Its matrices are unchanged. */
+static void end_mixture(struct mixture *m)
+{
+    for (int64_t e = 0; e < m->E; e++)
+        for (int w = 0; w < 3; w++) ck_assert(stored_intact(&m->matrices[e][w]));
+    rooms_free(0);
 }
 
 /* Runs both bodies of a call: the same status and the same failure. Outputs of the plain one go to `plain`, those of the

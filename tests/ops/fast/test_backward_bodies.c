@@ -16,8 +16,6 @@
 
 #include "ops/backward.h"
 
-#include "stored_twin.h"
-
 enum { OUTPUTS = 3 };
 
 static const struct m3_backward_ops *back_of(int plain)
@@ -243,14 +241,6 @@ START_TEST(products)
 }
 END_TEST
 
-struct mixture {
-    struct m3_expert experts[7];
-    struct m3_activation act;
-    real *dy, *x, *p;
-    int32_t *ids;
-    int64_t T, E, K, H, F;
-};
-
 /* The matrices of all experts are one output. */
 static int experts(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
@@ -266,42 +256,15 @@ static int experts(struct m3_ctx *ctx, void *const *p, const void *self, int pla
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
-    const enum numbers kind = (enum numbers)(i % KINDS);
-    struct mixture m = { .T = T,
-                         .E = E,
-                         .K = K,
-                         .H = H,
-                         .F = F,
-                         .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 7 == 0 } };
-    struct stored matrices[7][3];
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) {
-            struct stored *s = &matrices[e][w];
-            stored_make(s, (enum stored_kind)(i % STORED_KINDS), w == 2 ? H : F, w == 2 ? F : H);
-            stored_random(s, &state);
-            stored_give(s, 0);
-            *(w == 0 ? &m.experts[e].w1 : w == 1 ? &m.experts[e].w3 : &m.experts[e].w2) = s->weight;
-        }
-    m.dy = numbers(T * H, kind);
-    m.x = numbers(T * H, kind);
-    m.p = numbers(T * K, ORDINARY);
-    m.ids = room(T * K, sizeof *m.ids);
-    for (int64_t t = 0; t < T; t++) {
-        const int64_t first = twin_pick(&state, E), step = 1 + twin_pick(&state, 2) * (E % 2) * (E > 1);
-        for (int64_t k = 0; k < K; k++) m.ids[t * K + k] = (int32_t)((first + k * step) % E);
-    }
-    if (i % 10 == 9) m.ids[twin_pick(&state, T * K)] = (int32_t)(i % 20 == 9 ? E : -1);
-    char what[100];
-    snprintf(what, sizeof what, "%s experts T %d E %d K %d H %d F %d", chosen->name, (int)T, (int)E, (int)K, (int)H,
-             (int)F);
     const int64_t n = 3 * E * H * F;
+    const enum numbers kind = (enum numbers)(i % KINDS);
+    struct mixture m;
+    draw_mixture(&m, T, E, K, H, F, i);
     const struct call call = CALL(experts, &m, OUTPUTS, 4, OPERAND(reals(T * H), T * H), OPERAND(reals(T * K), T * K),
-                                  ADDED(reals(n), n, start(n)), OPERAND(m.dy, T * H), OPERAND(m.x, T * H),
-                                  OPERAND(m.ids, T * K), OPERAND(m.p, T * K));
-    const int status = both_orders(what, call, kind == ORDINARY);
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) ck_assert(stored_intact(&matrices[e][w]));
-    rooms_free(0);
+                                  ADDED(reals(n), n, start(n)), OPERAND(numbers(T * H, kind), T * H),
+                                  OPERAND(m.x, T * H), OPERAND(m.ids, T * K), OPERAND(m.p, T * K));
+    const int status = both_orders(m.what, call, kind == ORDINARY);
+    end_mixture(&m);
     return status;
 }
 

@@ -13,7 +13,6 @@
 #include "drawn_bodies.h"
 
 #include "attend_twin.h"
-#include "stored_twin.h"
 
 /* Runs both and compares; `allowed`: how far the numbers of the first output may be apart, or NULL: not at all. Returns
  * the status. */
@@ -209,62 +208,33 @@ START_TEST(products)
 }
 END_TEST
 
-struct mixture {
-    struct m3_expert experts[7];
-    struct m3_activation act;
-    real *x, *p;
-    int32_t *ids;
-    int64_t T, E, K;
+struct sums {
+    struct mixture m;
     int each;
     int apart;          /* the sum by m3_experts_sum, against that of the plain body */
 };
 
 static int experts(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const struct mixture *m = self;
-    const int status = ops_of(plain)->experts(ctx, p[0], m->each ? p[1] : NULL, p[2], p[3], p[4], m->experts, &m->act,
+    const struct sums *s = self;
+    const struct mixture *m = &s->m;
+    const int status = ops_of(plain)->experts(ctx, p[0], s->each ? p[1] : NULL, p[2], p[3], p[4], m->experts, &m->act,
                                               m->T, m->E, m->K, (real)1.7);
-    if (!status && m->apart && !plain)
+    if (!status && s->apart && !plain)
         m3_experts_sum(p[0], p[1], p[3], p[4], m->T, m->K, m->experts[0].w1.cols, (real)1.7);
     return status;
 }
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
-    struct mixture m = { .T = T,
-                         .E = E,
-                         .K = K,
-                         .each = i % 2,
-                         .apart = i % 4 == 1,
-                         .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 5 == 0 } };
-    struct stored matrices[7][3];
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) {
-            struct stored *s = &matrices[e][w];
-            stored_make(s, (enum stored_kind)(i % STORED_KINDS), w == 2 ? H : F, w == 2 ? F : H);
-            stored_random(s, &state);
-            stored_give(s, 0);
-            *(w == 0 ? &m.experts[e].w1 : w == 1 ? &m.experts[e].w3 : &m.experts[e].w2) = s->weight;
-        }
-    m.x = numbers(T * H, (enum numbers)twin_pick(&state, KINDS));
-    m.p = numbers(T * K, ORDINARY);
-    m.ids = room(T * K, sizeof *m.ids);
-    for (int64_t t = 0; t < T; t++) {
-        const int64_t first = twin_pick(&state, E), step = 1 + twin_pick(&state, 2) * (E % 2) * (E > 1);
-        for (int64_t k = 0; k < K; k++) m.ids[t * K + k] = (int32_t)((first + k * step) % E);
-    }
-    if (i % 10 == 9) m.ids[twin_pick(&state, T * K)] = (int32_t)(i % 20 == 9 ? E : -1);
-    char what[100];
-    snprintf(what, sizeof what, "%s experts T %d E %d K %d H %d F %d", chosen->name, (int)T, (int)E, (int)K, (int)H,
-             (int)F);
-    const int64_t n_each = m.each ? T * K * H : 0;
-    struct call call = CALL(experts, &m, 2, 3, OPERAND(reals(T * H), T * H), OPERAND(reals(n_each), n_each),
-                            OPERAND(m.x, T * H), OPERAND(m.ids, T * K), OPERAND(m.p, T * K));
+    struct sums s = { .each = i % 2, .apart = i % 4 == 1 };
+    draw_mixture(&s.m, T, E, K, H, F, i);
+    const int64_t n_each = s.each ? T * K * H : 0;
+    struct call call = CALL(experts, &s, 2, 3, OPERAND(reals(T * H), T * H), OPERAND(reals(n_each), n_each),
+                            OPERAND(s.m.x, T * H), OPERAND(s.m.ids, T * K), OPERAND(s.m.p, T * K));
     call.linear = M3_LINEAR_ORDERED;
-    const int status = both(what, call, NULL);
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) ck_assert(stored_intact(&matrices[e][w]));
-    rooms_free(0);
+    const int status = both(s.m.what, call, NULL);
+    end_mixture(&s.m);
     return status;
 }
 
