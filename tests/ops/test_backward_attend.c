@@ -66,46 +66,29 @@ static struct attends draw(enum kind kind, int64_t T, int64_t p0, int64_t ratio,
 
 /* ---- the twin */
 
-static int sees(const struct attends *c, int64_t t, int64_t g, int64_t j)
+static struct twin_view view_of(const struct attends *c)
 {
     const struct m3_attend *d = &c->d;
-    const struct twin_view view = { d->p0, d->G, d->N, d->block, c->kind == UNION, d->seen, c->blocks, c->ends };
-    return twin_sees(&view, t, g, j);
+    return (struct twin_view){ d->p0, d->G, d->N, d->block, c->kind == UNION, d->seen, c->blocks, c->ends };
 }
 
-/* One row and query head: z and p [S] of the keys that it sees; elsewhere p is 0. Returns lse, or -inf. */
-static long double weights(long double *z, long double *p, const struct attends *c, int64_t row)
-{
-    const struct m3_attend *d = &c->d;
-    const int64_t g = row % d->Q / (d->Q / d->G), S = keys_of(c);
-    long double sum = 0;
-    for (int64_t j = 0; j < S; j++) {
-        z[j] = p[j] = 0;
-        if (!sees(c, row / d->Q, g, j)) continue;
-        for (int64_t i = 0; i < d->D; i++)
-            z[j] += (long double)c->q[row * d->D + i] * c->k[(j * d->G + g) * d->D + i] / sqrtl(d->D);
-        p[j] = expl(z[j]);
-        sum += p[j];
-    }
-    for (int64_t j = 0; j < S && sum > 0; j++) p[j] /= sum;
-    return logl(sum);
-}
-
+/* o and lse of every row and head. */
 static void twin_forward(struct attends *c)
 {
+    static struct twin_head head;
     const struct m3_attend *d = &c->d;
-    const int64_t S = keys_of(c), mark = room_count;
-    long double *z = room(S, sizeof *z), *p = room(S, sizeof *p);
-    for (int64_t row = 0; row < d->T * d->Q; row++) {
-        const int64_t g = row % d->Q / (d->Q / d->G);
-        c->lse[row] = (real)weights(z, p, c, row);
-        for (int64_t i = 0; i < d->D; i++) {
-            long double sum = 0;
-            for (int64_t j = 0; j < S; j++) sum += p[j] * (long double)c->v[(j * d->G + g) * d->D + i];
-            c->o[row * d->D + i] = (real)sum;
-        }
+    const struct twin_view view = view_of(c);
+    const int64_t S = keys_of(c), D = d->D, rows = d->T * d->Q;
+    const int mark = room_count;
+    const double *q = widened(c->q, rows * D), *k = widened(c->k, S * d->G * D), *v = widened(c->v, S * d->G * D);
+    int64_t *keys = room(S, sizeof *keys);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t g = row % d->Q / (d->Q / d->G), L = twin_keys(keys, &view, row / d->Q, g, S);
+        twin_attend(&head, q + row * D, k + g * D, v + g * D, keys, L, D, d->G * D, 0, 0);
+        c->lse[row] = (real)head.lse;
+        for (int64_t i = 0; i < D; i++) c->o[row * D + i] = (real)head.o[i];
     }
-    rooms_free((int)mark);
+    rooms_free(mark);
 }
 
 /* What the operator is given, or makes again, is off: lse is rounded once, and so is o. Segments compute lse again with
@@ -114,24 +97,30 @@ struct given {
     long double lse, o; /* o: of its product with its gradient */
 };
 
-static struct given given_errors(const struct attends *c, int64_t row, long double *z, long double *p)
+static struct given given_errors(const struct attends *c, int64_t row, const unsigned char *seen)
 {
     const struct m3_attend *d = &c->d;
     const int64_t D = d->D, g = row % d->Q / (d->Q / d->G), S = keys_of(c);
-    const long double u = twin_roundoff(), lse = weights(z, p, c, row);
+    const long double u = twin_roundoff(), lse = c->lse[row];
     const real *q = c->q + row * D, *d_o = c->d_o + row * D;
     struct given off = { 0, 0 };
+    long double along = 0; /* of do and the values, by their weights */
     for (int64_t j = 0; j < S && c->kind == SEGMENTS; j++) {
-        long double size = 0;
-        for (int64_t i = 0; i < D; i++) size += fabsl((long double)q[i] * c->k[(j * d->G + g) * D + i]) / sqrtl(D);
-        if (p[j] > 0) off.lse = fmaxl(off.lse, u * ((D + 2) * size + fabsl(z[j]) + S + 8));
+        long double z = 0, size = 0, values = 0;
+        for (int64_t i = 0; i < D; i++) {
+            const int64_t key = (j * d->G + g) * D + i;
+            z += (long double)q[i] * c->k[key] / sqrtl(D);
+            size += fabsl((long double)q[i] * c->k[key]) / sqrtl(D);
+            values += fabsl((long double)d_o[i] * c->v[key]);
+        }
+        if (!seen[j]) continue;
+        off.lse = fmaxl(off.lse, u * ((D + 2) * size + fabsl(z) + S + 8));
+        along += values * expl(z - lse);
     }
     off.lse += u * fabsl(lse);
-    for (int64_t i = 0; i < D; i++) {
+    for (int64_t i = 0; i < D; i++)
         off.o += fabsl((long double)d_o[i]) * (u * fabsl((long double)c->o[row * D + i]) + 2 * D * near_u);
-        for (int64_t j = 0; j < S && c->kind == SEGMENTS; j++)
-            off.o += fabsl((long double)d_o[i] * c->v[(j * d->G + g) * D + i]) * 2 * off.lse * p[j];
-    }
+    off.o += 2 * off.lse * along;
     return off;
 }
 
@@ -146,15 +135,15 @@ static struct want formula(const struct attends *c)
     struct want w = { near_zeros(rows * D), near_zeros(n_k), near_zeros(n_k) };
     const double *q = widened(c->q, rows * D), *k = widened(c->k, n_k), *v = widened(c->v, n_k),
                  *d_o = widened(c->d_o, rows * D);
-    long double *z = room(S, sizeof *z), *p = room(S, sizeof *p);
+    const struct twin_view view = view_of(c);
     unsigned char *seen = room(S, 1);
     struct tape t = { 0 };
     for (int64_t row = 0; row < rows; row++) {
         const int64_t g = row % d->Q / (d->Q / d->G), at = g * D;
-        const struct given off = given_errors(c, row, z, p);
+        for (int64_t j = 0; j < S; j++) seen[j] = (unsigned char)twin_sees(&view, row / d->Q, g, j);
+        const struct given off = given_errors(c, row, seen);
         const long double given = c->dlse && c->kind != SEGMENTS ? (long double)c->dlse[row] : 0;
         const struct near dlse = { given, off.o + off.lse * fabsl(given) };
-        for (int64_t j = 0; j < S; j++) seen[j] = (unsigned char)sees(c, row / d->Q, g, j);
         twin_attend_back(&t, w.dq + row * D, w.dk + at, w.dv + at, d_o + row * D, dlse, q + row * D, k + at, v + at,
                          seen, S, D, d->G * D, off.lse);
     }
@@ -206,19 +195,20 @@ static int64_t check_case(const struct attends *c)
     const struct m3_attend *d = &c->d;
     const int64_t D = d->D, S = keys_of(c), n_k = S * d->G * D;
     const struct want w = formula(c);
+    const struct twin_view view = view_of(c);
     int64_t nothing = 0;
     near_check_all("dq", c->dq, w.dq, NULL, d->T * d->Q * D, D);
     near_check_all("dk", c->dk, w.dk, NULL, n_k, D);
     near_check_all("dv", c->dv, w.dv, NULL, n_k, D);
     for (int64_t row = 0; row < d->T * d->Q; row++) {
         int64_t keys = 0;
-        for (int64_t j = 0; j < S; j++) keys += sees(c, row / d->Q, row % d->Q / (d->Q / d->G), j);
+        for (int64_t j = 0; j < S; j++) keys += twin_sees(&view, row / d->Q, row % d->Q / (d->Q / d->G), j);
         nothing += keys == 0;
         for (int64_t i = 0; i < D && keys == 0; i++) ck_assert(c->dq[row * D + i] == 0);
     }
     for (int64_t key = 0; key < S * d->G; key++) {
         int64_t rows = 0;
-        for (int64_t t = 0; t < d->T; t++) rows += sees(c, t, key % d->G, key / d->G);
+        for (int64_t t = 0; t < d->T; t++) rows += twin_sees(&view, t, key % d->G, key / d->G);
         nothing += rows == 0;
         for (int64_t i = 0; i < D && rows == 0; i++) ck_assert(c->dk[key * D + i] == 0 && c->dv[key * D + i] == 0);
     }
