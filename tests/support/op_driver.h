@@ -160,7 +160,7 @@ static inline void call_again(struct call *c, struct how how, void *const *want)
  * body where orders are fixed. The same bits each time; those of the first run stay. */
 static inline void call_all(struct call *c)
 {
-    const int mark = room_count, by_order = TWIN_IN_ORDER && !c->blas;
+    const int mark = room_count, by_order = TWIN_IN_ORDER && !c->blas, most = twin_threads[TWIN_TEAMS - 1];
     void *want[CALL_OPERANDS];
     call_with(c, 1);
     for (int i = 0; i < c->outputs; i++) want[i] = memcpy(room((int64_t)c->p[i].size, 1), c->p[i].at, c->p[i].size);
@@ -172,7 +172,7 @@ static inline void call_all(struct call *c)
     for (int i = 0; i < c->outputs * (1 + by_order); i++) {
         const int output = i % c->outputs, plain = i >= c->outputs, others = c->optional & ~(1 << output);
         if (!(c->optional >> output & 1)) continue;
-        call_again(c, (struct how){ .threads = 2, .without = 1 << output, .plain = plain }, want);
+        call_again(c, (struct how){ .threads = most, .without = 1 << output, .plain = plain }, want);
         if (others) call_again(c, (struct how){ .threads = 1, .without = others, .plain = plain }, want);
     }
     for (int i = 0; i < c->outputs; i++) memcpy(c->p[i].at, want[i], c->p[i].size);
