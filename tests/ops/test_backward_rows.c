@@ -35,11 +35,10 @@ static int norm_forward(struct m3_ctx *ctx, void *const *p, const void *self, in
 
 static struct norms draw_norm(enum norm which, int64_t T, int64_t H, double size)
 {
-    const int64_t n = T * H;
-    return (struct norms){
-        which,           T,        H,        (real)1e-6, near_draw(n, 1), near_draw(n, size), near_draw(H, 1),
-        near_draw(H, 1), reals(n), reals(H), reals(H)
-    };
+    struct norms c = { .which = which, .T = T, .H = H, .eps = (real)1e-6 };
+    c.dy = near_draw(T * H, 1), c.x = near_draw(T * H, size), c.w = near_draw(H, 1), c.b = near_draw(H, 1);
+    c.dx = reals(T * H), c.dw = reals(H), c.db = reals(H);
+    return c;
 }
 
 static void run_norm(const struct norms *c)
