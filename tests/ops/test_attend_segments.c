@@ -4,84 +4,44 @@
 
 enum { MOST_SEGMENTS = 512 };
 
-struct picture_case {
-    int64_t P, A, U, segments, ends[MOST_SEGMENTS];
-    real *q, *k, *v;            /* [P,A,U] */
-};
-
 /* Segments of these lengths, up to a 0. */
-static struct picture_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
+static struct attend_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
 {
-    struct picture_case c = { .A = A, .U = U };
-    while (*lengths > 0) c.ends[c.segments++] = c.P += *lengths++;
-    const int64_t n = c.P * A * U;
-    c.q = attend_numbers(n, size);
-    c.k = attend_numbers(n, 1);
-    c.v = attend_numbers(n, 1);
+    int64_t *ends = room(MOST_SEGMENTS, sizeof *ends), segments = 0, P = 0;
+    while (*lengths > 0) ends[segments++] = P += *lengths++;
+    struct attend_case c = attend_draw(P, 0, 1, A, U, size);
+    c.ends = ends;
+    c.segments = segments;
     return c;
 }
 
 /* Segment s as a call of its own. The arrays stay those of the case. */
-static struct picture_case only(const struct picture_case *c, int64_t s)
+static struct attend_case only(const struct attend_case *c, int64_t s)
 {
-    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->A * c->U;
-    return (struct picture_case){ .P = c->ends[s] - begin,
-                                  .A = c->A,
-                                  .U = c->U,
-                                  .segments = 1,
-                                  .ends = { c->ends[s] - begin },
-                                  .q = c->q + at,
-                                  .k = c->k + at,
-                                  .v = c->v + at };
+    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->d.Q * c->d.D;
+    struct attend_case part = *c;
+    part.d.T = c->ends[s] - begin;
+    part.segments = 1;
+    part.ends = memcpy(room(1, sizeof *part.ends), &part.d.T, sizeof part.d.T);
+    part.q += at, part.k += at, part.v += at;
+    return part;
 }
 
-static struct call call_of(const struct picture_case *c, real *o)
+/* Returns o [P,A,U]. */
+static real *run(const struct attend_case *c, int threads) { return attend_run(c, threads).o; }
+
+static struct call call_of(const struct attend_case *c)
 {
-    const int64_t n = c->P * c->A * c->U;
-    struct call call =
-        CALL(call_attend_segments, KEPT(struct attend_segments_values, c->segments, c->A, c->U), 1, 4, OPERAND(o, n),
-             OPERAND(c->q, n), OPERAND(c->k, n), OPERAND(c->v, n), OPERAND(c->ends, c->segments > 0 ? c->segments : 0));
+    struct attend_got got;
+    struct call call = attend_call(c, &got);
     call.checks_first = 1;
     return call;
 }
 
-/* Returns a new o [P,A,U]. */
-static real *run(const struct picture_case *c, int threads)
-{
-    struct call call = call_of(c, reals(c->P * c->A * c->U));
-    call_with(&call, threads);
-    return call.p[0].at;
-}
-
-/* ---- judging: against the formula; in float also against the order; any number of threads alike */
-
-static void check_row(const struct picture_case *c, const struct attend_wide *wide, const real *o, int64_t s, int64_t i)
-{
-    static int64_t keys[TWIN_MAX_KEYS];
-    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, n = c->ends[s] - begin, U = c->U, stride = c->A * U;
-    for (int64_t j = 0; j < n; j++) keys[j] = begin + j;
-    for (int64_t a = 0; a < c->A; a++) {
-        const real *q = c->q + i * stride + a * U, *k = c->k + a * U, *v = c->v + a * U, *got = o + i * stride + a * U;
-        attend_check_formula(wide, i * stride + a * U, a * U, keys, n, U, stride, got, NULL, i, a);
-        if (sizeof(real) != 4) continue;
-        real order[ATTEND_MAX_D], lse;
-        attend_order(order, &lse, q, k, v, keys, n, U, stride);
-        for (int64_t d = 0; d < U; d++) twin_check_same("o in order", i, a * U + d, got[d], order[d]);
-    }
-}
-
-/* Every step-th row, and the first and last of each segment. */
 static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double size, int64_t step)
 {
-    struct picture_case c = draw(lengths, A, U, size);
-    struct call call = call_of(&c, reals(c.P * A * U));
-    call_all(&call);
-    const real *o = call.p[0].at;
-    const int64_t n = c.P * A * U;
-    const struct attend_wide wide = { widened(c.q, n), widened(c.k, n), widened(c.v, n) };
-    for (int64_t s = 0, i = 0; s < c.segments; s++)
-        for (const int64_t begin = i; i < c.ends[s]; i++)
-            if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, &wide, o, s, i);
+    struct attend_case c = draw(lengths, A, U, size);
+    attend_check_some(&c, step);
     rooms_free(0);
 }
 
@@ -135,12 +95,12 @@ END_TEST
 START_TEST(alone_as_with_others)
 {
     static const int64_t lengths[] = { 5, 1, 130, 2, 64, 65, 1, 33, 7, 300, 0 };
-    struct picture_case c = draw(lengths, 3, 14, 4);
+    struct attend_case c = draw(lengths, 3, 14, 4);
     real *whole = run(&c, 2), *first = whole;
     for (int64_t s = 0; s < c.segments; s++) {
-        struct picture_case part = only(&c, s);
+        struct attend_case part = only(&c, s);
         real *got = run(&part, 1 + s % 2);
-        const int64_t n = part.P * part.A * part.U;
+        const int64_t n = part.d.T * part.d.Q * part.d.D;
         ck_assert_msg(memcmp(first, got, (size_t)n * sizeof *got) == 0, "segment %lld", (long long)s);
         first += n;
     }
@@ -158,8 +118,8 @@ START_TEST(segments_do_not_leak)
     enum { A = 3, U = 5, ROW = A * U, P = 40 };
     static const int64_t lengths[] = { 3, 1, 17, 2, 16, 1, 0 };
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
-    struct picture_case c = draw(lengths, A, U, 2);
-    ck_assert_int_eq(c.P, P);
+    struct attend_case c = draw(lengths, A, U, 2);
+    ck_assert_int_eq(c.d.T, P);
     real *clean = run(&c, 1), *parts[3] = { c.q, c.k, c.v };
     for (int n = 0; n < 3 * 3 * P; n++) {
         const int part = n / 3 % 3;                                 /* q, k, v */
@@ -182,9 +142,9 @@ START_TEST(segments_do_not_leak)
 END_TEST
 
 /* v of the keys in integers, so that every sum is exact; q and k as they are set. */
-static void integer_values(struct picture_case *c)
+static void integer_values(struct attend_case *c)
 {
-    for (int64_t i = 0; i < c->P * c->A * c->U; i++) c->v[i] = (real)(twin_pick(&attend_state, 61) - 30);
+    for (int64_t i = 0; i < c->d.T * c->d.Q * c->d.D; i++) c->v[i] = (real)(twin_pick(&attend_state, 61) - 30);
 }
 
 /* Given: all keys of a segment equal, v in integers, segments of 1 .. 512 rows, powers of two.
@@ -195,7 +155,7 @@ START_TEST(equal_keys)
 {
     static const int64_t lengths[] = { 1, 2, 4, 8, 64, 128, 512, 0 };
     enum { A = 2, U = 14 };
-    struct picture_case c = draw(lengths, A, U, 4);
+    struct attend_case c = draw(lengths, A, U, 4);
     integer_values(&c);
     for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
         for (int64_t i = begin * A * U; i < c.ends[s] * A * U; i++) c.k[i] = c.k[begin * A * U + i % (A * U)];
@@ -219,10 +179,10 @@ START_TEST(one_dominant_key)
 {
     enum { A = 2, U = 3 };
     static const int64_t lengths[] = { 5, 67, 1, 129, 0 };
-    struct picture_case c = draw(lengths, A, U, 1);
+    struct attend_case c = draw(lengths, A, U, 1);
     real *o;
     for (int64_t shift = 0; shift < 129; shift += shift < 8 ? 1 : 11) {
-        for (int64_t i = 0; i < c.P; i++)
+        for (int64_t i = 0; i < c.d.T; i++)
             for (int64_t a = 0; a < A; a++) {
                 real *q = c.q + (i * A + a) * U, *k = c.k + (i * A + a) * U;
                 q[0] = 3e4f;
@@ -256,8 +216,8 @@ START_TEST(exact_weights)
     static const int64_t lengths[] = { 131, 3, 67, 0 };
     static int64_t keys[131];
     enum { A = 2, U = 80, ROW = A * U };
-    struct picture_case c = draw(lengths, A, U, 1);
-    for (int64_t i = 0; i < c.P * A; i++) {
+    struct attend_case c = draw(lengths, A, U, 1);
+    for (int64_t i = 0; i < c.d.T * A; i++) {
         for (int64_t d = 0; d < U; d++) c.q[i * U + d] = d == 3 ? 2e5f : d == 5 ? 3 : 0;
         c.k[i * U + 3] = -(twin_draw(&attend_state) < 0);
         c.k[i * U + 5] = 1;
@@ -285,10 +245,10 @@ START_TEST(one_row_segments)
     int64_t lengths[MOST_SEGMENTS + 1] = { 0 };
     for (int s = 0; s < 67; s++) lengths[s] = 1;
     for (int64_t U = 1; U <= ATTEND_MAX_D; U += U < 20 ? 1 : 15) {
-        struct picture_case c = draw(lengths, 3, U, 4);
+        struct attend_case c = draw(lengths, 3, U, 4);
         c.v[0] = -0.0;
         real *o = run(&c, 2);
-        for (int64_t i = 0; i < c.P * 3 * U; i++) {
+        for (int64_t i = 0; i < c.d.T * 3 * U; i++) {
             const real want = 0 + c.v[i];
             twin_check_same("o = v", i / (3 * U), i % (3 * U), o[i], want);
         }
@@ -305,8 +265,8 @@ START_TEST(large_logits)
     enum { A = 2, U = 20 };
     static const int64_t lengths[] = { 67, 2, 31, 0 };
     const double size = sizeof(real) == 4 ? 1e18 : 1e150;
-    struct picture_case c = draw(lengths, A, U, size);
-    for (int64_t i = 0; i < c.P * A * U; i++) c.k[i] *= (real)size;
+    struct attend_case c = draw(lengths, A, U, size);
+    for (int64_t i = 0; i < c.d.T * A * U; i++) c.k[i] *= (real)size;
     real *o = run(&c, 2);
     for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
         for (int64_t i = begin; i < c.ends[s]; i++)
@@ -339,7 +299,7 @@ START_TEST(logits_not_finite)
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200, bad[4] = { NAN, INFINITY, big, -big };
     for (int64_t L = 1; L <= 70; L += 1 + (L > 20)) {
         const int64_t lengths[3] = { L, 1, 0 }, fewer[2] = { L > 1 ? L - 1 : 1, 0 };
-        struct picture_case c = draw(lengths, 1, 1, 1), without = draw(fewer, 1, 1, 1);
+        struct attend_case c = draw(lengths, 1, 1, 1), without = draw(fewer, 1, 1, 1);
         for (int64_t j = 0; j < L + 1; j++) c.q[j] = big;
         for (int64_t j = 0; j < L; j++) c.k[j] /= big;
         for (int64_t j = 0; j < L; j++) {
@@ -388,10 +348,10 @@ START_TEST(ends_refused)
     /* clang-format on */
     static const int64_t lengths[] = { ROWS, 0 };
     for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
-        struct picture_case c = draw(lengths, A, U, 1);
+        struct attend_case c = draw(lengths, A, U, 1);
         c.segments = bad[b].segments;
         memcpy(c.ends, bad[b].ends, sizeof bad[b].ends);
-        struct call call = call_of(&c, reals(ROWS * A * U));
+        struct call call = call_of(&c);
         call_refused(&call, ANY, bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at, NOWHERE, NOWHERE);
         rooms_free(0);
     }
@@ -404,9 +364,9 @@ END_TEST
 START_TEST(context_used_again)
 {
     static const int64_t large_lengths[] = { 131, 70, 0 }, small_lengths[] = { 7, 3, 0 };
-    struct picture_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
-    for (int64_t i = 0; i < large.P * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
-    struct call first = call_of(&large, reals(large.P * 4 * 80)), then = call_of(&small, reals(small.P * 3 * 14));
+    struct attend_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
+    for (int64_t i = 0; i < large.d.T * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
+    struct call first = call_of(&large), then = call_of(&small);
     call_after(&then, &first);
 }
 END_TEST

@@ -15,11 +15,12 @@ enum { ATTEND_MAX_D = 128 };
 
 static uint64_t attend_state = 507;
 
-/* blocks NULL: attend_full. */
+/* ends: attend_segments, whose keys are its rows and which has no lse; blocks: attend_blocks; neither: attend_full. */
 struct attend_case {
     struct m3_attend d;
     real *q, *k, *v;            /* [T,Q,D] [S,G,D] [S,G,D] */
     int32_t *blocks;            /* [T,G,N] */
+    int64_t *ends, segments;
 };
 
 /* The operands as the formula takes them. */
@@ -66,9 +67,9 @@ static inline void attend_order(real *o, real *lse, const real *q, const real *k
 static inline int64_t attend_keys(int64_t *keys, const struct attend_case *c, int64_t t, int64_t g)
 {
     const struct m3_attend *d = &c->d;
-    const struct twin_view view = { d->p0,   d->G,      d->N, d->block, d->selection == M3_SELECT_UNION,
-                                    d->seen, c->blocks, NULL };
-    return twin_keys(keys, &view, t, g, d->p0 + t + 1);
+    const struct twin_view view = { d->p0,   d->G,      d->N,   d->block, d->selection == M3_SELECT_UNION,
+                                    d->seen, c->blocks, c->ends };
+    return twin_keys(keys, &view, t, g, c->ends ? d->T : d->p0 + t + 1);
 }
 
 /* ---- cases */
@@ -145,6 +146,10 @@ static inline struct call attend_call(const struct attend_case *c, struct attend
     struct call call =
         CALL(call_attend_full, KEPT(struct attend_full_values, &c->d), 2, 3, OPERAND(got->o, n_q * c->d.D),
              OPERAND(got->lse, n_q), OPERAND(c->q, n_q * c->d.D), OPERAND(c->k, n_k), OPERAND(c->v, n_k));
+    if (c->ends)
+        return (struct call)CALL(call_attend_segments, KEPT(struct attend_segments_values, c->segments, c->d.Q, c->d.D),
+                                 1, 4, OPERAND(got->o, n_k), OPERAND(c->q, n_k), OPERAND(c->k, n_k), OPERAND(c->v, n_k),
+                                 OPERAND(c->ends, c->segments > 0 ? c->segments : 0));
     if (!c->blocks) return call;
     call.body = call_attend_blocks;
     call.self = KEPT(struct attend_blocks_values, &c->d);
@@ -208,25 +213,31 @@ static inline void attend_check_head(const struct attend_case *c, const struct a
     const real *q = c->q + (t * d->Q + h) * d->D, *k = c->k + g * d->D, *v = c->v + g * d->D,
                *o = got->o + (t * d->Q + h) * d->D, *lse = got->lse + t * d->Q + h;
 
-    attend_check_formula(wide, (t * d->Q + h) * d->D, g * d->D, keys, L, d->D, stride, o, lse, t, h);
+    attend_check_formula(wide, (t * d->Q + h) * d->D, g * d->D, keys, L, d->D, stride, o, c->ends ? NULL : lse, t, h);
     if (TWIN_IN_ORDER && sizeof(real) == 4) {
         real o_order[ATTEND_MAX_D], lse_order;
         attend_order(o_order, &lse_order, q, k, v, keys, L, d->D, stride);
         for (int64_t i = 0; i < d->D; i++) twin_check_same("o in order", t, h * d->D + i, o[i], o_order[i]);
-        twin_check_same("lse in order", t, h, *lse, lse_order);
+        if (!c->ends) twin_check_same("lse in order", t, h, *lse, lse_order);
     }
 }
 
-static inline void attend_check(const struct attend_case *c)
+/* Rows 0, step, 2 step .., and those that begin or end a segment. */
+static inline void attend_check_some(const struct attend_case *c, int64_t step)
 {
     struct attend_got got;
     struct call call = attend_call(c, &got);
     const int64_t n_k = (c->d.p0 + c->d.T) * c->d.G * c->d.D;
     const struct attend_wide wide = { widened(c->q, c->d.T * c->d.Q * c->d.D), widened(c->k, n_k), widened(c->v, n_k) };
     call_all(&call);
-    for (int64_t t = 0; t < c->d.T; t++)
-        for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &wide, &got, t, h);
+    for (int64_t t = 0, s = 0; t < c->d.T; t++) {
+        const int edge = c->ends && (t == c->ends[s] - 1 || t == (s ? c->ends[s - 1] : 0));
+        s += c->ends && t == c->ends[s] - 1;
+        for (int64_t h = 0; h < c->d.Q && (edge || t % step == 0); h++) attend_check_head(c, &wide, &got, t, h);
+    }
 }
+
+static inline void attend_check(const struct attend_case *c) { attend_check_some(c, 1); }
 
 /* Each row alone, and pieces of 1, 2, 3, .. rows, have the bits of the whole. */
 static inline void attend_check_alone(const struct attend_case *c)

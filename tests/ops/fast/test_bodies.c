@@ -33,12 +33,11 @@ static int both(const char *what, struct call call, const double *allowed)
 static void make_attention(struct attend_case *a, int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 {
     const enum numbers kind = (enum numbers)twin_pick(&state, KINDS);
-    a->d = (struct m3_attend){ .T = T, .p0 = p0, .Q = Q, .G = G, .D = D, .seen = hidden(p0 + T) };
+    *a = (struct attend_case){ .d = { .T = T, .p0 = p0, .Q = Q, .G = G, .D = D, .seen = hidden(p0 + T) } };
     a->q = numbers(T * Q * D, kind);
     a->k = numbers((p0 + T) * G * D, kind == SPECIAL ? LARGE : kind);
     a->v = numbers((p0 + T) * G * D, kind);
     if (kind == SPECIAL) a->k[twin_pick(&state, (p0 + T) * G * D)] = (real)NAN;
-    a->blocks = NULL;
 }
 
 static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
@@ -89,33 +88,27 @@ START_TEST(block_attention)
 }
 END_TEST
 
-struct segments {
-    real *q, *k, *v;
-    int64_t ends[8], count, A, U;
-};
-
 START_TEST(segments)
 {
     static const int64_t length_of[] = { 1, 1, 2, 3, 7, 16, 63, 64, 65, 257 }, heads[] = { 1, 2, 3, 16 };
     int refused = 0, cases = choose(_i) ? 150 : 0;
     for (int i = 0; i < cases; i++) {
-        struct segments s = { .count = 1 + twin_pick(&state, 5), .A = PICK(heads), .U = PICK(channels_of) };
+        const int64_t A = PICK(heads), U = PICK(channels_of);
         const enum numbers kind = (enum numbers)twin_pick(&state, KINDS);
+        struct attend_case s = { .segments = 1 + twin_pick(&state, 5), .ends = room(8, sizeof *s.ends) };
+        struct attend_got got;
         int64_t P = 0;
-        for (int64_t n = 0; n < s.count; n++) s.ends[n] = P += PICK(length_of);
-        s.q = numbers(P * s.A * s.U, kind);
-        s.k = numbers(P * s.A * s.U, kind);
-        s.v = numbers(P * s.A * s.U, kind);
+        for (int64_t n = 0; n < s.segments; n++) s.ends[n] = P += PICK(length_of);
+        s.d = (struct m3_attend){ .T = P, .Q = A, .G = A, .D = U };
+        s.q = numbers(P * A * U, kind);
+        s.k = numbers(P * A * U, kind);
+        s.v = numbers(P * A * U, kind);
         if (i % 20 == 7) s.ends[0] = 0;
-        if (i % 20 == 17) s.count = 0;
+        if (i % 20 == 17) s.segments = 0;
         char what[100];
-        snprintf(what, sizeof what, "%s attend_segments %d of %d rows, A %d U %d", chosen->name, (int)s.count, (int)P,
-                 (int)s.A, (int)s.U);
-        const int64_t n = P * s.A * s.U;
-        const struct attend_segments_values d = { s.count, s.A, s.U };
-        struct call call = CALL(call_attend_segments, &d, 1, 4, OPERAND(reals(n), n), OPERAND(s.q, n), OPERAND(s.k, n),
-                                OPERAND(s.v, n), OPERAND(s.ends, 8));
-        refused += both(what, call, NULL) == M3_WRONG;
+        snprintf(what, sizeof what, "%s attend_segments %d of %d rows, A %d U %d", chosen->name, (int)s.segments,
+                 (int)P, (int)A, (int)U);
+        refused += both(what, attend_call(&s, &got), NULL) == M3_WRONG;
         rooms_free(0);
     }
     ck_assert(cases == 0 || refused == 15);
