@@ -10,7 +10,7 @@ static void draw_lists(struct attend_case *c, int64_t block, int64_t N, double s
     struct m3_attend *d = &c->d;
     d->block = block;
     d->N = N;
-    c->blocks = malloc((size_t)(d->T * d->G * N) * sizeof *c->blocks);
+    c->blocks = room(d->T * d->G * N, sizeof *c->blocks);
     for (int64_t i = 0; i < d->T * d->G; i++) {
         const int64_t own = (d->p0 + i / d->G) / block;
         int64_t n = 0;
@@ -38,7 +38,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
         c.d.selection = M3_SELECT_UNION;
         attend_check(&c);
     }
-    attend_case_free(&c);
+    rooms_free(0);
 }
 
 /* Goal:  o and lse are the softmax attention over the keys of the listed blocks up to the row's own place.
@@ -91,7 +91,7 @@ TEST(hidden_keys)
         struct attend_case c = draw(67, i % 2 * 9, 1 + i % 3, 2, 20, 7, 5, 0.6);
         c.d.selection = i / 8 && TWIN_READINGS ? M3_SELECT_UNION : M3_SELECT_GROUP;
         empty += attend_check_hidden(&c, shares[i % 4], i % 3 ? 4 : 40);
-        attend_case_free(&c);
+        rooms_free(0);
     }
     ck_assert_int_ge(empty, 100);
 }
@@ -106,11 +106,8 @@ TEST_IF(all_blocks, TWIN_IN_ORDER)
         const int64_t block = sizes[i / 2], N = (72 + block - 1) / block + i % 2 * 5;
         struct attend_case c = draw(67, 5, 2, 3, 20, block, N, 1), full = c;
         full.blocks = NULL;
-        struct attend_got got = attend_ok(&c, 2), want = attend_ok(&full, 2);
+        struct attend_got got = attend_run(&c, 2), want = attend_run(&full, 2);
         ck_assert(attend_same(&c, &got, &want));
-        attend_free(&got);
-        attend_free(&want);
-        attend_case_free(&c);
     }
 }
 
@@ -118,7 +115,7 @@ TEST_IF(all_blocks, TWIN_IN_ORDER)
  * one group. L is at least 1. */
 static struct attend_case gathered(const struct attend_case *c, int64_t t, int64_t g)
 {
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     const int64_t L = attend_keys(keys, c, t, g), D = c->d.D, ratio = c->d.Q / c->d.G;
     struct attend_case one = attend_draw(1, L - 1, ratio, 1, D, 1);
     memcpy(one.q, c->q + (t * c->d.Q + g * ratio) * D, (size_t)(ratio * D) * sizeof(real));
@@ -139,23 +136,19 @@ TEST_IF(gathering_is_masking, TWIN_IN_ORDER)
     for (int i = 0; i < 2; i++) {
         struct attend_case c = draw(67, 9, 3, 2, 20, 7, 5, 0.5);
         c.d.selection = i ? M3_SELECT_UNION : M3_SELECT_GROUP;
-        struct attend_got got = attend_ok(&c, 2);
-        int64_t compared = 0, ids[ATTEND_MAX_KEYS];
+        struct attend_got got = attend_run(&c, 2);
+        int64_t compared = 0, ids[TWIN_MAX_KEYS];
         for (int64_t t = 0; t < 67; t++) {
             for (int64_t g = 0; g < 2; g++) {
                 if (attend_keys(ids, &c, t, g) == 0) continue;
                 struct attend_case one = gathered(&c, t, g);
-                struct attend_got want = attend_ok(&one, 1);
+                struct attend_got want = attend_run(&one, 1);
                 ck_assert_mem_eq(want.o, got.o + (t * 6 + g * 3) * 20, 3 * 20 * sizeof(real));
                 ck_assert_mem_eq(want.lse, got.lse + t * 6 + g * 3, 3 * sizeof(real));
                 compared++;
-                attend_free(&want);
-                attend_case_free(&one);
             }
         }
         ck_assert_int_ge(compared, 100);
-        attend_free(&got);
-        attend_case_free(&c);
     }
 }
 
@@ -167,17 +160,17 @@ TEST_IF(gathering_is_masking, TWIN_IN_ORDER)
 TEST(unseen_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
-    static int64_t keys[ATTEND_MAX_KEYS];
+    static int64_t keys[TWIN_MAX_KEYS];
     static const int64_t sizes[4] = { 1, 4, 7, 128 };
     for (int i = 0; i < 24; i += TWIN_STEP) {
         struct attend_case c = draw(20, 133, 2, 2, 20, sizes[i % 4], i % 4 == 0 ? 40 : 16, 0.5), dirty = c;
-        const size_t n = 153 * 2 * 20;
+        const int64_t n = 153 * 2 * 20;
         c.d.selection = dirty.d.selection = i / 4 % 2 && TWIN_READINGS ? M3_SELECT_UNION : M3_SELECT_GROUP;
-        struct attend_got clean = attend_ok(&c, 1);
-        dirty.k = malloc(n * sizeof(real));
-        dirty.v = malloc(n * sizeof(real));
+        struct attend_got clean = attend_run(&c, 1);
+        dirty.k = reals(n);
+        dirty.v = reals(n);
         for (int64_t t = 0; t < 20; t++) {
-            for (size_t j = 0; j < n; j++) dirty.k[j] = dirty.v[j] = bad[i / 8];
+            for (int64_t j = 0; j < n; j++) dirty.k[j] = dirty.v[j] = bad[i / 8];
             for (int64_t g = 0; g < 2; g++) {
                 const int64_t L = attend_keys(keys, &c, t, g);
                 for (int64_t l = 0; l < L; l++) {
@@ -186,14 +179,10 @@ TEST(unseen_keys)
                     memcpy(dirty.v + at, c.v + at, 20 * sizeof(real));
                 }
             }
-            struct attend_got got = attend_ok(&dirty, 2);
+            struct attend_got got = attend_run(&dirty, 2);
             ck_assert_msg(attend_same_row(&c, &got, t, &clean, t), "row %lld, case %d", (long long)t, i);
-            attend_free(&got);
         }
-        free(dirty.k);
-        free(dirty.v);
-        attend_free(&clean);
-        attend_case_free(&c);
+        rooms_free(0);
     }
 }
 
@@ -202,21 +191,7 @@ TEST(unseen_keys)
 TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
     struct attend_case c = draw(131, 9, 3, 2, 20, 7, 6, 0.5);
-    struct attend_got whole = attend_ok(&c, 2);
-    for (int64_t t = 0; t < c.d.T; t++) {
-        struct attend_case row = attend_rows(&c, t, 1);
-        struct attend_got got = attend_ok(&row, 1);
-        ck_assert_msg(attend_same_row(&c, &whole, t, &got, 0), "row %lld", (long long)t);
-        attend_free(&got);
-    }
-    for (int64_t t = 0, n = 1; t < c.d.T; t += n, n++) {
-        struct attend_case piece = attend_rows(&c, t, n < c.d.T - t ? n : c.d.T - t);
-        struct attend_got got = attend_ok(&piece, 5);
-        for (int64_t i = 0; i < piece.d.T; i++) ck_assert(attend_same_row(&c, &whole, t + i, &got, i));
-        attend_free(&got);
-    }
-    attend_free(&whole);
-    attend_case_free(&c);
+    attend_check_alone(&c);
 }
 
 /* Goal:  selection=union attends to what any group has chosen; shared reads its lists as group does.
@@ -227,7 +202,7 @@ TEST_IF(union_and_shared, TWIN_READINGS)
 {
     struct attend_case c = draw(67, 9, 2, 4, 20, 4, 3, 0.3), united = c;
     united.d.N = 12;
-    united.blocks = malloc(67 * 4 * 12 * sizeof *united.blocks);
+    united.blocks = room(67 * 4 * 12, sizeof *united.blocks);
     for (int64_t i = 0; i < 67 * 4; i++) {
         int32_t *list = united.blocks + i * 12;
         int64_t n = 0;
@@ -238,20 +213,14 @@ TEST_IF(union_and_shared, TWIN_READINGS)
         }
         while (n < 12) list[n++] = -1;
     }
-    struct attend_got group = attend_ok(&c, 1), want = attend_ok(&united, 1);
+    struct attend_got group = attend_run(&c, 1), want = attend_run(&united, 1);
     c.d.selection = M3_SELECT_UNION;
-    struct attend_got got = attend_ok(&c, 2);
+    struct attend_got got = attend_run(&c, 2);
     c.d.selection = M3_SELECT_SHARED;
-    struct attend_got shared = attend_ok(&c, 2);
+    struct attend_got shared = attend_run(&c, 2);
     ck_assert(attend_same(&c, &got, &want));
     ck_assert(attend_same(&c, &shared, &group));
     ck_assert(!attend_same(&c, &got, &group));
-    attend_free(&group);
-    attend_free(&want);
-    attend_free(&got);
-    attend_free(&shared);
-    free(united.blocks);
-    attend_case_free(&c);
 }
 
 /* Given: lists that are empty for group 1 (group 0's are not), then for both; with union, an empty list beside a full
@@ -262,10 +231,10 @@ TEST(lists_without_keys)
 {
     const real zero = 0;
     struct attend_case c = draw(7, 20, 2, 2, 20, 4, 3, 0.7);
-    struct attend_got before = attend_ok(&c, 1);
+    struct attend_got before = attend_run(&c, 1);
     for (int64_t t = 0; t < 7; t++)
         for (int64_t n = 0; n < 3; n++) c.blocks[(t * 2 + 1) * 3 + n] = -1;
-    struct attend_got got = attend_ok(&c, 2);
+    struct attend_got got = attend_run(&c, 2);
     for (int64_t t = 0; t < 7; t++) {
         for (int64_t i = 2 * 20; i < 4 * 20; i++) ck_assert_mem_eq(&got.o[t * 80 + i], &zero, sizeof zero);
         ck_assert(got.lse[t * 4 + 2] == -INFINITY && got.lse[t * 4 + 3] == -INFINITY);
@@ -279,9 +248,6 @@ TEST(lists_without_keys)
     }
     memset(c.blocks, 0xFF, 7 * 2 * 3 * sizeof *c.blocks);
     attend_check(&c);
-    attend_free(&before);
-    attend_free(&got);
-    attend_case_free(&c);
 }
 
 /* Goal:  a list that 5.9 cannot have written is an error that names row and group.
@@ -299,6 +265,8 @@ TEST(malformed_lists)
         { 0, OWN, OWN + 1, -1 }, { 0, INT32_MAX, -1, -1 }, { INT32_MIN, 0, 1, -1 }, { 0, -1, -1, INT32_MIN },
     };
     struct attend_case c = draw(9, 18, 2, 3, 20, 4, N, 0.5);
+    struct attend_got got;
+    struct call call = attend_call(&c, &got);
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad) * 9 * 3; i++) {
         const int64_t at = i % 27, row = at / 3, later = at + (27 - at) / 2;
         int32_t was[27 * N];
@@ -309,18 +277,11 @@ TEST(malformed_lists)
         }
         for (int twice = 0; twice < 2; twice++) {
             if (twice) memcpy(c.blocks + later * N, bad[i % 9], sizeof *bad);
-            for (int j = 0; j < TWIN_TEAMS; j++) {
-                c.d.selection = (enum m3_selection)((i + j) % 3);
-                struct attend_got got = attend_run(&c, twin_threads[j]);
-                ck_assert_int_ne(got.status, M3_OK);
-                ck_assert_ptr_nonnull(got.failure.what);
-                ck_assert_msg(got.failure.row == row && got.failure.group == at % 3,
-                              "list %d: row %lld group %lld, not %lld %lld", i / 27, (long long)got.failure.row,
-                              (long long)got.failure.group, (long long)row, (long long)at % 3);
-                attend_free(&got);
+            for (int s = 0; s < 3; s++) {
+                c.d.selection = (enum m3_selection)s;
+                call_refused(&call, ANY, row, at % 3, ANY);
             }
         }
         memcpy(c.blocks, was, sizeof was);
     }
-    attend_case_free(&c);
 }

@@ -6,118 +6,45 @@ TIMEOUT(60);
 
 enum { MOST_SEGMENTS = 512 };
 
-struct picture_case {
-    int64_t P, A, U, segments, ends[MOST_SEGMENTS];
-    real *q, *k, *v;            /* [P,A,U] */
-};
-
-static real *new_reals(int64_t count)
-{
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
-}
-
 /* Segments of these lengths, up to a 0. */
-static struct picture_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
+static struct attend_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
 {
-    struct picture_case c = { .A = A, .U = U };
-    while (*lengths > 0) c.ends[c.segments++] = c.P += *lengths++;
-    const int64_t n = c.P * A * U;
-    c.q = new_reals(n);
-    c.k = new_reals(n);
-    c.v = new_reals(n);
-    for (int64_t i = 0; i < n; i++) c.q[i] = attend_number(size);
-    for (int64_t i = 0; i < n; i++) c.k[i] = attend_number(1);
-    for (int64_t i = 0; i < n; i++) c.v[i] = attend_number(1);
+    int64_t *ends = room(MOST_SEGMENTS, sizeof *ends), segments = 0, P = 0;
+    while (*lengths > 0) ends[segments++] = P += *lengths++;
+    struct attend_case c = attend_draw(P, 0, 1, A, U, size);
+    c.ends = ends;
+    c.segments = segments;
     return c;
 }
 
-static void free_case(struct picture_case *c)
-{
-    free(c->q);
-    free(c->k);
-    free(c->v);
-}
-
 /* Segment s as a call of its own. The arrays stay those of the case. */
-static struct picture_case only(const struct picture_case *c, int64_t s)
+static struct attend_case only(const struct attend_case *c, int64_t s)
 {
-    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->A * c->U;
-    return (struct picture_case){ .P = c->ends[s] - begin,
-                                  .A = c->A,
-                                  .U = c->U,
-                                  .segments = 1,
-                                  .ends = { c->ends[s] - begin },
-                                  .q = c->q + at,
-                                  .k = c->k + at,
-                                  .v = c->v + at };
+    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->d.Q * c->d.D;
+    struct attend_case part = *c;
+    part.d.T = c->ends[s] - begin;
+    part.segments = 1;
+    part.ends = memcpy(room(1, sizeof *part.ends), &part.d.T, sizeof part.d.T);
+    part.q += at, part.k += at, part.v += at;
+    return part;
 }
 
-/* One call in guarded buffers; returns a new o [P,A,U]. `ctx` NULL: one of its own. */
-static int call(real *o, const struct picture_case *c, struct m3_ctx *ctx)
+/* Returns o [P,A,U]. */
+static real *run(const struct attend_case *c, int threads) { return attend_run(c, threads).o; }
+
+static struct call call_of(const struct attend_case *c)
 {
-    const size_t size = (size_t)(c->P * c->A * c->U) * sizeof(real);
-    const size_t ends_size = (size_t)(c->segments > 0 ? c->segments : 0) * sizeof c->ends[0];
-    struct guard zones[5];
-    real *out = guard_output(&zones[0], size);
-    const real *q = guard_input(&zones[1], c->q, size), *k = guard_input(&zones[2], c->k, size);
-    const real *v = guard_input(&zones[3], c->v, size);
-    const int64_t *ends = guard_input(&zones[4], c->ends, ends_size);
-
-    const int status = M3_ENGINE()->ops->attend_segments(ctx, out, q, k, v, ends, c->segments, c->A, c->U);
-
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    memcpy(o, out, size);
-    for (int i = 0; i < 5; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return status;
+    struct attend_got got;
+    struct call call = attend_call(c, &got);
+    call.checks_first = 1;
+    return call;
 }
 
-static real *run(const struct picture_case *c, int threads)
-{
-    struct m3_ctx ctx;
-    real *o = new_reals(c->P * c->A * c->U);
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
-    const int status = call(o, c, &ctx);
-    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx.failure.what);
-    m3_ctx_free(&ctx);
-    return o;
-}
-
-/* ---- judging: against the formula; in float also against the order; any number of threads alike */
-
-static void check_row(const struct picture_case *c, const real *o, int64_t s, int64_t i)
-{
-    static int64_t keys[ATTEND_MAX_KEYS];
-    static struct attend_want want;
-    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, n = c->ends[s] - begin, U = c->U, stride = c->A * U;
-    for (int64_t j = 0; j < n; j++) keys[j] = begin + j;
-    for (int64_t a = 0; a < c->A; a++) {
-        const real *q = c->q + i * stride + a * U, *k = c->k + a * U, *v = c->v + a * U, *got = o + i * stride + a * U;
-        attend_formula(&want, q, k, v, keys, n, U, stride);
-        for (int64_t d = 0; d < U; d++) attend_judge("o", i, a * U + d, got[d], want.o[d], want.o_allowed[d]);
-        if (sizeof(real) != 4) continue;
-        real order[ATTEND_MAX_D], lse;
-        attend_order(order, &lse, q, k, v, keys, n, U, stride);
-        for (int64_t d = 0; d < U; d++) twin_check_same("o in order", i, a * U + d, got[d], order[d]);
-    }
-}
-
-/* Every step-th row, and the first and last of each segment. */
 static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double size, int64_t step)
 {
-    struct picture_case c = draw(lengths, A, U, size);
-    real *o = run(&c, 1);
-    for (int team = 1; team < TWIN_TEAMS; team++) {
-        real *other = run(&c, twin_threads[team]);
-        ck_assert_msg(memcmp(o, other, (size_t)(c.P * A * U) * sizeof *o) == 0, "%d threads", twin_threads[team]);
-        free(other);
-    }
-    for (int64_t s = 0, i = 0; s < c.segments; s++)
-        for (const int64_t begin = i; i < c.ends[s]; i++)
-            if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, o, s, i);
-    free(o);
-    free_case(&c);
+    struct attend_case c = draw(lengths, A, U, size);
+    attend_check_some(&c, step);
+    rooms_free(0);
 }
 
 /* Goal:  o is the softmax attention of SPEC 5.19.
@@ -168,18 +95,15 @@ TEST(long_segments)
 TEST(alone_as_with_others)
 {
     static const int64_t lengths[] = { 5, 1, 130, 2, 64, 65, 1, 33, 7, 300, 0 };
-    struct picture_case c = draw(lengths, 3, 14, 4);
+    struct attend_case c = draw(lengths, 3, 14, 4);
     real *whole = run(&c, 2), *first = whole;
     for (int64_t s = 0; s < c.segments; s++) {
-        struct picture_case part = only(&c, s);
+        struct attend_case part = only(&c, s);
         real *got = run(&part, 1 + s % 2);
-        const int64_t n = part.P * part.A * part.U;
+        const int64_t n = part.d.T * part.d.Q * part.d.D;
         ck_assert_msg(memcmp(first, got, (size_t)n * sizeof *got) == 0, "segment %lld", (long long)s);
         first += n;
-        free(got);
     }
-    free(whole);
-    free_case(&c);
 }
 
 /* Goal:  what is not finite stays in its segment, its head and, in v, its channel.
@@ -193,8 +117,8 @@ TEST(segments_do_not_leak)
     enum { A = 3, U = 5, ROW = A * U, P = 40 };
     static const int64_t lengths[] = { 3, 1, 17, 2, 16, 1, 0 };
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
-    struct picture_case c = draw(lengths, A, U, 2);
-    ck_assert_int_eq(c.P, P);
+    struct attend_case c = draw(lengths, A, U, 2);
+    ck_assert_int_eq(c.d.T, P);
     real *clean = run(&c, 1), *parts[3] = { c.q, c.k, c.v };
     for (int n = 0; n < 3 * 3 * P; n++) {
         const int part = n / 3 % 3;                                 /* q, k, v */
@@ -211,17 +135,14 @@ TEST(segments_do_not_leak)
             else if (part == 2 || !hit) twin_check_same("not hit", r, i % ROW, got[i], clean[i]);
             else if (n % 3 == 0) ck_assert_msg(isnan(got[i]), "NaN in part %d row %d: row %d", part, (int)row, (int)r);
         }
-        free(got);
         parts[part][at] = was;
     }
-    free(clean);
-    free_case(&c);
 }
 
 /* v of the keys in integers, so that every sum is exact; q and k as they are set. */
-static void integer_values(struct picture_case *c)
+static void integer_values(struct attend_case *c)
 {
-    for (int64_t i = 0; i < c->P * c->A * c->U; i++) c->v[i] = (real)(twin_pick(&attend_state, 61) - 30);
+    for (int64_t i = 0; i < c->d.T * c->d.Q * c->d.D; i++) c->v[i] = (real)(twin_pick(&attend_state, 61) - 30);
 }
 
 /* Given: all keys of a segment equal, v in integers, segments of 1 .. 512 rows, powers of two.
@@ -232,7 +153,7 @@ TEST(equal_keys)
 {
     static const int64_t lengths[] = { 1, 2, 4, 8, 64, 128, 512, 0 };
     enum { A = 2, U = 14 };
-    struct picture_case c = draw(lengths, A, U, 4);
+    struct attend_case c = draw(lengths, A, U, 4);
     integer_values(&c);
     for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
         for (int64_t i = begin * A * U; i < c.ends[s] * A * U; i++) c.k[i] = c.k[begin * A * U + i % (A * U)];
@@ -244,8 +165,6 @@ TEST(equal_keys)
             for (int64_t i = begin; i < c.ends[s]; i++)
                 twin_check("mean", i, m, o[i * A * U + m], sum / (double)(c.ends[s] - begin), 0);
         }
-    free(o);
-    free_case(&c);
 }
 
 /* Goal:  every row sees every key: no causal mask, in either direction.
@@ -257,10 +176,10 @@ TEST(one_dominant_key)
 {
     enum { A = 2, U = 3 };
     static const int64_t lengths[] = { 5, 67, 1, 129, 0 };
-    struct picture_case c = draw(lengths, A, U, 1);
+    struct attend_case c = draw(lengths, A, U, 1);
     real *o;
     for (int64_t shift = 0; shift < 129; shift += shift < 8 ? 1 : 11) {
-        for (int64_t i = 0; i < c.P; i++)
+        for (int64_t i = 0; i < c.d.T; i++)
             for (int64_t a = 0; a < A; a++) {
                 real *q = c.q + (i * A + a) * U, *k = c.k + (i * A + a) * U;
                 q[0] = 3e4f;
@@ -280,9 +199,7 @@ TEST(one_dominant_key)
                     twin_check("head 0", i, d, o[i * A * U + d], c.v[j0 * A * U + d], 0);
                     twin_check("head 1", i, d, o[(i * A + 1) * U + d], c.v[(j1 * A + 1) * U + d], 0);
                 }
-        free(o);
     }
-    free_case(&c);
 }
 
 /* Goal:  the bits of every sum, in both engines.
@@ -295,8 +212,8 @@ TEST(exact_weights)
     static const int64_t lengths[] = { 131, 3, 67, 0 };
     static int64_t keys[131];
     enum { A = 2, U = 80, ROW = A * U };
-    struct picture_case c = draw(lengths, A, U, 1);
-    for (int64_t i = 0; i < c.P * A; i++) {
+    struct attend_case c = draw(lengths, A, U, 1);
+    for (int64_t i = 0; i < c.d.T * A; i++) {
         for (int64_t d = 0; d < U; d++) c.q[i * U + d] = d == 3 ? 2e5f : d == 5 ? 3 : 0;
         c.k[i * U + 3] = -(twin_draw(&attend_state) < 0);
         c.k[i * U + 5] = 1;
@@ -313,8 +230,6 @@ TEST(exact_weights)
                     twin_check_same("o in order", i, a * U + d, o[i * ROW + a * U + d], order[d]);
             }
     }
-    free(o);
-    free_case(&c);
 }
 
 /* Claim: o is v, except for a -0, because a sum begins with +0.
@@ -325,15 +240,14 @@ TEST(one_row_segments)
     int64_t lengths[MOST_SEGMENTS + 1] = { 0 };
     for (int s = 0; s < 67; s++) lengths[s] = 1;
     for (int64_t U = 1; U <= ATTEND_MAX_D; U += U < 20 ? 1 : 15) {
-        struct picture_case c = draw(lengths, 3, U, 4);
+        struct attend_case c = draw(lengths, 3, U, 4);
         c.v[0] = -0.0;
         real *o = run(&c, 2);
-        for (int64_t i = 0; i < c.P * 3 * U; i++) {
+        for (int64_t i = 0; i < c.d.T * 3 * U; i++) {
             const real want = 0 + c.v[i];
             twin_check_same("o = v", i / (3 * U), i % (3 * U), o[i], want);
         }
-        free(o);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 
@@ -345,8 +259,8 @@ TEST(large_logits)
     enum { A = 2, U = 20 };
     static const int64_t lengths[] = { 67, 2, 31, 0 };
     const double size = sizeof(real) == 4 ? 1e18 : 1e150;
-    struct picture_case c = draw(lengths, A, U, size);
-    for (int64_t i = 0; i < c.P * A * U; i++) c.k[i] *= (real)size;
+    struct attend_case c = draw(lengths, A, U, size);
+    for (int64_t i = 0; i < c.d.T * A * U; i++) c.k[i] *= (real)size;
     real *o = run(&c, 2);
     for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
         for (int64_t i = begin; i < c.ends[s]; i++)
@@ -364,8 +278,6 @@ TEST(large_logits)
                 }
                 for (int64_t d = 0; d < U; d++) ck_assert(o[(i * A + a) * U + d] == c.v[(winner * A + a) * U + d]);
             }
-    free(o);
-    free_case(&c);
 }
 
 /* Goal:  logits that are not finite, wherever they stand.
@@ -380,7 +292,7 @@ TEST(logits_not_finite)
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200, bad[4] = { NAN, INFINITY, big, -big };
     for (int64_t L = 1; L <= 70; L += 1 + (L > 20)) {
         const int64_t lengths[3] = { L, 1, 0 }, fewer[2] = { L > 1 ? L - 1 : 1, 0 };
-        struct picture_case c = draw(lengths, 1, 1, 1), without = draw(fewer, 1, 1, 1);
+        struct attend_case c = draw(lengths, 1, 1, 1), without = draw(fewer, 1, 1, 1);
         for (int64_t j = 0; j < L + 1; j++) c.q[j] = big;
         for (int64_t j = 0; j < L; j++) c.k[j] /= big;
         for (int64_t j = 0; j < L; j++) {
@@ -398,19 +310,15 @@ TEST(logits_not_finite)
                     }
                     real *want = run(&without, 1);
                     for (int64_t r = 0; r < L; r++) twin_check_same("without it", L, r, o[r], want[0]);
-                    free(want);
                 }
                 ck_assert(o[L] == c.v[L]);
-                free(o);
             }
             c.k[j] = was;
         }
         for (int64_t j = 0; j < L; j++) c.k[j] = -big;
         real *o = run(&c, 1);
         for (int64_t r = 0; r < L; r++) ck_assert(isnan(o[r]));
-        free(o);
-        free_case(&c);
-        free_case(&without);
+        rooms_free(0);
     }
 }
 
@@ -432,22 +340,12 @@ TEST(ends_refused)
     /* clang-format on */
     static const int64_t lengths[] = { ROWS, 0 };
     for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
-        struct picture_case c = draw(lengths, A, U, 1);
+        struct attend_case c = draw(lengths, A, U, 1);
         c.segments = bad[b].segments;
         memcpy(c.ends, bad[b].ends, sizeof bad[b].ends);
-        real o[ROWS * A * U];
-        struct m3_ctx ctx;
-        ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
-        const int status = call(o, &c, &ctx);
-        ck_assert_msg(status != M3_OK && status != M3_INTERNAL, "%zu: status %d", b, status);
-        ck_assert_ptr_nonnull(ctx.failure.what);
-        const int64_t row = bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at;
-        ck_assert_msg(ctx.failure.row == row, "%zu: row %lld", b, (long long)ctx.failure.row);
-        ck_assert(ctx.failure.group == -1 && ctx.failure.block == -1);
-        for (size_t i = 0; i < sizeof o; i++)
-            if (((unsigned char *)o)[i] != GUARD_POISON) ck_abort_msg("%zu: byte %zu was written", b, i);
-        m3_ctx_free(&ctx);
-        free_case(&c);
+        struct call call = call_of(&c);
+        call_refused(&call, ANY, bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at, NOWHERE, NOWHERE);
+        rooms_free(0);
     }
 }
 
@@ -457,18 +355,8 @@ TEST(ends_refused)
 TEST(context_used_again)
 {
     static const int64_t large_lengths[] = { 131, 70, 0 }, small_lengths[] = { 7, 3, 0 };
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
-    struct picture_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
-    for (int64_t i = 0; i < large.P * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
-    real *fresh = run(&small, 1), *first = new_reals(large.P * 4 * 80), *then = new_reals(small.P * 3 * 14);
-    ck_assert_int_eq(call(first, &large, &ctx), M3_OK);
-    ck_assert_int_eq(call(then, &small, &ctx), M3_OK);
-    ck_assert(memcmp(fresh, then, (size_t)(small.P * 3 * 14) * sizeof *then) == 0);
-    free(fresh);
-    free(first);
-    free(then);
-    free_case(&large);
-    free_case(&small);
-    m3_ctx_free(&ctx);
+    struct attend_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
+    for (int64_t i = 0; i < large.d.T * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
+    struct call first = call_of(&large), then = call_of(&small);
+    call_after(&then, &first);
 }

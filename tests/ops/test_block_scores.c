@@ -1,13 +1,9 @@
 /* block_scores against the formula and the order of SPEC 5.8. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
 #include <stdio.h>
 
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(300);
 
@@ -19,12 +15,6 @@ struct scores_case {
     struct m3_index d;
     struct m3_semantics semantics;
     real *q, *k;                /* [T,G,X] [S,X] */
-};
-
-struct scores_got {
-    int status;
-    struct m3_failure failure;
-    real *m;                    /* [T,G,B] */
 };
 
 /* Uniform in [-1, 1), and now and then a zero of either sign. */
@@ -40,96 +30,46 @@ static struct scores_case draw(int64_t T, int64_t p0, int64_t G, int64_t X, int6
     struct scores_case c = { .d = { .T = T, .p0 = p0, .G = G, .X = X, .block = block, .N = 3 } };
     c.semantics.local_blocks = 1;
     c.d.B = (p0 + T + block - 1) / block;
-    c.q = malloc((size_t)(T * G * X) * sizeof *c.q);
-    c.k = malloc((size_t)((p0 + T) * X) * sizeof *c.k);
+    c.q = reals(T * G * X);
+    c.k = reals((p0 + T) * X);
     for (int64_t i = 0; i < T * G * X; i++) c.q[i] = number() * 4;
     for (int64_t i = 0; i < (p0 + T) * X; i++) c.k[i] = number();
     return c;
 }
 
-static void free_case(struct scores_case *c)
+static struct call call_of(const struct scores_case *c)
 {
-    free(c->q);
-    free(c->k);
+    struct m3_index *d = room(1, sizeof *d);
+    *d = c->d;
+    d->semantics = &c->semantics;
+    const int64_t n = d->T * d->G * d->B;
+    return (struct call)CALL(call_block_scores, KEPT(struct block_scores_values, d), 1, 2, OPERAND(reals(n), n),
+                             OPERAND(c->q, d->T * d->G * d->X), OPERAND(c->k, (d->p0 + d->T) * d->X));
 }
 
-static struct scores_got run(const struct scores_case *c, int n_threads)
+/* Returns m [T,G,B]. */
+static real *run(const struct scores_case *c, int threads)
 {
-    struct m3_index d = c->d;
-    d.semantics = &c->semantics;
-    const size_t n_m = (size_t)(d.T * d.G * d.B) * sizeof(real), n_q = (size_t)(d.T * d.G * d.X) * sizeof(real),
-                 n_k = (size_t)((d.p0 + d.T) * d.X) * sizeof(real);
-    struct guard zones[3];
-    struct scores_got got = { .m = malloc(n_m) };
-    real *m = guard_output(&zones[0], n_m);
-    real *q = guard_input(&zones[1], c->q, n_q), *k = guard_input(&zones[2], c->k, n_k);
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, n_threads, M3_LINEAR_BLAS), M3_OK);
-
-    got.status = M3_ENGINE()->ops->block_scores(&ctx, m, q, k, &d);
-
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    got.failure = ctx.failure;
-    memcpy(got.m, m, n_m);
-    m3_ctx_free(&ctx);
-    for (int i = 0; i < 3; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return got;
-}
-
-static real *run_ok(const struct scores_case *c, int n_threads)
-{
-    struct scores_got got = run(c, n_threads);
-    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
-    return got.m;
+    struct call call = call_of(c);
+    call_with(&call, threads);
+    return call.p[0].at;
 }
 
 /* ---- the twin: a row, a group, a block */
 
 static long double worst;       /* greatest error, as a part of what is allowed */
 
-/* The bound of SPEC is that of a maximum. The logarithm passes on a weighted mean of the scores' errors, so the
- * largest covers it; to that come the last rounding, and a sum of exponentials in double. */
-static void check_formula(const struct scores_case *c, real got, int64_t t, int64_t g, int64_t b)
+static void check_formula(const struct scores_case *c, const double *q, const double *k, real got, int64_t t, int64_t g,
+                          int64_t b)
 {
-    static long double s[MAX_BLOCK], a[MAX_BLOCK];
     const struct m3_index *d = &c->d;
-    const long double u = twin_roundoff();
     const int64_t first = b * d->block, p = d->p0 + t, end = first + d->block < p + 1 ? first + d->block : p + 1;
-    long double top = -INFINITY, low = -INFINITY, sum = 0, want, allowed = 0;
-    int64_t seen = 0;
-    for (int64_t j = first; j < end; j++) {
-        s[j - first] = -INFINITY;
-        a[j - first] = 0;
-        if (c->d.seen && !c->d.seen[j]) continue;
-        seen++;
-        s[j - first] = 0;
-        for (int64_t i = 0; i < d->X; i++) {
-            long double term = (long double)c->q[(t * d->G + g) * d->X + i] * c->k[j * d->X + i];
-            if (c->semantics.index_scale == M3_INDEX_SCALE_RSQRT) term /= sqrtl(d->X);
-            s[j - first] += term;
-            a[j - first] += fabsl(term);
-        }
-        a[j - first] *= (d->X + 2) * u;                             /* now what the score is allowed */
-        top = fmaxl(top, s[j - first]);
-        low = fmaxl(low, s[j - first] - a[j - first]);
-    }
-    for (int64_t j = first; j < end; j++) {
-        const int near = s[j - first] + a[j - first] >= low;        /* within its error of the maximum */
-        if (near || c->semantics.pool == M3_POOL_LSE) allowed = fmaxl(allowed, a[j - first]);
-        sum += seen ? expl(s[j - first] - top) : 0;
-    }
-    want = top;
-    if (seen > 0 && c->semantics.pool == M3_POOL_LSE) {
-        want += logl(sum);
-        allowed += u * fabsl(want) + (d->block + 4) * 0x1p-53L;
-        /* SPEC 7.1: exponentials, their sum and the logarithm in float */
-        for (int64_t j = first; j < end && !TWIN_IN_ORDER; j++)
-            if (isfinite(s[j - first])) allowed += u * expl(s[j - first] - want) * (top - s[j - first]);
-        if (!TWIN_IN_ORDER) allowed += u * (seen + 4 + 4 * logl(seen + 1));
-    }
-    if (got == want) return;            /* also -inf, which is within nothing */
-    if (allowed > 0) worst = fmaxl(worst, fabsl(got - want) / allowed);
-    twin_check("m", t, g * d->B + b, got, want, allowed);
+    const struct twin_score want = twin_block_score(q + (t * d->G + g) * d->X, k, d->seen, first, end, d->X,
+                                                    c->semantics.index_scale == M3_INDEX_SCALE_RSQRT,
+                                                    c->semantics.pool == M3_POOL_LSE, !TWIN_IN_ORDER, twin_roundoff());
+    if (got == want.value) return;      /* also -inf, which is within nothing */
+    if (want.allowed > 0) worst = fmaxl(worst, fabsl(got - want.value) / want.allowed);
+    twin_check("m", t, g * d->B + b, got, want.value, want.allowed);
 }
 
 /* The order of SPEC. The bits of a maximum are demanded always, those of a logarithm in float. */
@@ -160,18 +100,15 @@ static void check_order(const struct scores_case *c, real got, int64_t t, int64_
 static void check_case(const struct scores_case *c)
 {
     const int64_t n = c->d.T * c->d.G * c->d.B;
-    real *m = run_ok(c, 1);
-    for (int i = 1; i < TWIN_TEAMS; i++) {
-        real *other = run_ok(c, twin_threads[i]);
-        ck_assert_msg(memcmp(m, other, (size_t)n * sizeof *m) == 0, "%d threads", twin_threads[i]);
-        free(other);
-    }
+    struct call call = call_of(c);
+    call_all(&call);
+    const real *m = call.p[0].at;
+    const double *q = widened(c->q, c->d.T * c->d.G * c->d.X), *k = widened(c->k, (c->d.p0 + c->d.T) * c->d.X);
     for (int64_t i = 0; i < n; i++) {
         const int64_t t = i / c->d.B / c->d.G, g = i / c->d.B % c->d.G, b = i % c->d.B;
-        check_formula(c, m[i], t, g, b);
+        check_formula(c, q, k, m[i], t, g, b);
         if (TWIN_IN_ORDER) check_order(c, m[i], t, g, b);
     }
-    free(m);
 }
 
 static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t block, int more_blocks)
@@ -183,7 +120,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t blo
         c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
         if (TWIN_READINGS || i % 2 == 0) check_case(&c);
     }
-    free_case(&c);
+    rooms_free(0);
 }
 
 /* Goal:  scores are the pooled dot products with the visible keys of each block.
@@ -216,7 +153,7 @@ TEST(hidden_keys)
     static const double shares[4] = { 0.1, 0.5, 0.9, 1 };
     for (int i = 0; i < 16; i++) {
         struct scores_case c = draw(67, i % 2 * 9, 3, 20, 7);
-        unsigned char *seen = malloc((size_t)(c.d.p0 + 67));
+        unsigned char *seen = room(c.d.p0 + 67, 1);
         for (int64_t j = 0; j < c.d.p0 + 67; j++) seen[j] = (twin_draw(&state) + 1) / 2 >= shares[i % 4];
         for (int64_t j = 0; j < c.d.p0 + 67; j++)
             for (int64_t x = 0; x < 20 && !seen[j]; x++) c.k[j * 20 + x] = NAN;
@@ -224,8 +161,7 @@ TEST(hidden_keys)
         c.semantics.pool = i / 4 % 2 && TWIN_READINGS ? M3_POOL_LSE : M3_POOL_MAX;
         c.semantics.index_scale = i / 8 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
         check_case(&c);
-        free(seen);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 
@@ -250,7 +186,7 @@ TEST(places_as_scores)
             struct scores_case c = draw(9, p0, 4, 1, block);
             for (int64_t j = 0; j < p0 + 9; j++) c.k[j] = (real) - (j + 1);
             for (int64_t i = 0; i < 9 * 4; i++) c.q[i] = (real)(i % 2 ? -ldexp(1, (int)i % 4) : ldexp(1, (int)i % 4));
-            real *m = run_ok(&c, 1);
+            real *m = run(&c, 1);
             for (int64_t i = 0; i < 9 * 4 * c.d.B; i++) {
                 const int64_t b = i % c.d.B, g = i / c.d.B % 4, p = p0 + i / c.d.B / 4;
                 const int64_t last = (b + 1) * block - 1 < p ? (b + 1) * block - 1 : p;
@@ -259,8 +195,7 @@ TEST(places_as_scores)
                 ck_assert_msg(m[i] == want, "block %lld p0 %lld: m[%lld] %g for %g", (long long)block, (long long)p0,
                               (long long)i, (double)m[i], want);
             }
-            free(m);
-            free_case(&c);
+            rooms_free(0);
         }
     }
 }
@@ -276,7 +211,7 @@ TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
         const size_t n = (size_t)(3 * c.d.B) * sizeof(real);
         c.semantics.pool = i % 2 ? M3_POOL_LSE : M3_POOL_MAX;
         c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
-        real *whole = run_ok(&c, 2);
+        real *whole = run(&c, 2);
         for (int64_t t = 0; t < 131; t++) {
             struct scores_case row = c;
             row.d.T = 1;
@@ -284,12 +219,10 @@ TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
             row.q += t * 3 * 20;
             row.semantics.selection = (enum m3_selection)(t % 3);
             row.semantics.init_blocks = row.semantics.local_blocks = t % 5;
-            real *m = run_ok(&row, 1);
+            real *m = run(&row, 1);
             ck_assert_msg(memcmp(m, whole + t * 3 * c.d.B, n) == 0, "row %lld", (long long)t);
-            free(m);
         }
-        free(whole);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 
@@ -306,16 +239,9 @@ TEST(nan_keys)
         c.semantics.pool = i / 2 % 2 && TWIN_READINGS ? M3_POOL_LSE : M3_POOL_MAX;
         c.k[j * 20 + j % 20] = i / 4 % 2 ? NAN : INFINITY;
         for (int64_t g = 0; g < 3; g++) c.q[(first * 3 + g) * 20 + j % 20] = 0;
-        for (int n = 0; n < TWIN_TEAMS; n++) {
-            struct scores_got got = run(&c, twin_threads[n]);
-            ck_assert_int_eq(got.status, M3_WRONG);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert_msg(got.failure.row == first && got.failure.group == 0 && got.failure.block == j / block,
-                          "key %lld: row %lld group %lld block %lld", (long long)j, (long long)got.failure.row,
-                          (long long)got.failure.group, (long long)got.failure.block);
-            free(got.m);
-        }
-        free_case(&c);
+        struct call call = call_of(&c);
+        call_refused(&call, M3_WRONG, first, 0, j / block);
+        rooms_free(0);
     }
 }
 
@@ -327,25 +253,19 @@ TEST(nan_queries)
     for (int i = 0; i < 67 * 3; i += 2 * TWIN_STEP) {
         struct scores_case c = draw(67, 30, 3, 20, 16);
         for (int at = i; at < 67 * 3; at += 1 + i % 7) c.q[at * 20 + i % 20] = NAN;
-        for (int n = 0; n < TWIN_TEAMS; n++) {
-            struct scores_got got = run(&c, twin_threads[n]);
-            ck_assert_int_eq(got.status, M3_WRONG);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert(got.failure.row == i / 3 && got.failure.group == i % 3 && got.failure.block == 0);
-            free(got.m);
-        }
-        free_case(&c);
+        struct call call = call_of(&c);
+        call_refused(&call, M3_WRONG, i / 3, i % 3, 0);
+        rooms_free(0);
     }
 }
 
 /* Goal:  infinite scores are scores, by an operand or by overflow, and rows before them do not see them.
  * Given: key j alone makes +inf or -inf (q has no zero in that channel); 11 rows after 10 places, both pools.
- * Claim: rows before j and other blocks keep their bits; +inf wins its block; -inf loses it, as if the key were not
- *        there; a block that has nothing else is -inf.
+ * Claim: rows before j and other blocks keep their bits; +inf wins its block; -inf gives the bits that hiding the key
+ *        gives.
  * Seen to fail with +inf dropped by the maximum, and with the logarithm taken of an infinite one. */
 TEST(infinite_scores)
 {
-    static real s[MAX_BLOCK];
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
     for (int i = 0; i < 21 * 2 * 2 * 2 * 2; i += TWIN_STEP) {
         const int64_t j = i / 16, block = i % 2 ? 1 : 4, B = 22 / block + (block == 4);
@@ -355,9 +275,13 @@ TEST(infinite_scores)
         c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
         for (int64_t t = 0; t < 33; t++) c.q[t * 2] = big * (real)(2 + twin_draw(&state));
         for (int64_t n = 0; n < 21; n++) c.k[n * 2] = number() / big;
-        real *clean = run_ok(&c, 1);
+        real *clean = run(&c, 1);
         c.k[j * 2] = (overflow ? big : (real)INFINITY) * (real)(up ? 1 : -1);
-        real *m = run_ok(&c, 2);
+        const real *m = run(&c, 2);
+        unsigned char seen[21];
+        for (int64_t n = 0; n < 21; n++) seen[n] = n != j;
+        c.d.seen = seen;
+        const real *hidden = run(&c, 1);
         for (int64_t at = 0; at < 33 * B; at++) {
             const int64_t b = at % B, p = 10 + at / B / 3;
             if (b != j / block || j > p) {
@@ -365,25 +289,10 @@ TEST(infinite_scores)
             } else if (up) {
                 ck_assert(m[at] == INFINITY);
             } else {
-                int64_t others = 0;
-                double top = -INFINITY, sum = 0;
-                for (int64_t n = b * block; n < (b + 1) * block && n <= p; n++) {
-                    if (n == j) continue;
-                    const real *q = c.q + at / B * 2;
-                    s[others] = 0 + q[0] * c.k[n * 2];
-                    s[others] = s[others] + q[1] * c.k[n * 2 + 1];
-                    if (s[others] > top) top = s[others];
-                    others++;
-                }
-                for (int64_t n = 0; n < others; n++) sum += (double)expl((long double)((double)s[n] - top));
-                const double want = lse && others > 0 ? top + (double)logl(sum) : top;
-                const double allowed = lse || !TWIN_IN_ORDER ? 2 * twin_roundoff() * (fabs(want) + 3) : 0;
-                ck_assert(m[at] == want || within(m[at], want, allowed));
+                ck_assert_mem_eq(&m[at], &hidden[at], sizeof *m);
             }
         }
-        free(clean);
-        free(m);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 
@@ -401,13 +310,12 @@ TEST(equal_keys)
         c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
         for (int64_t n = 0; n < 40 * 2 * 4; n++) c.q[n] = n % 4 == 2 ? (real)sizes[i % 3] : 0;
         for (int64_t n = 0; n < 40 * 4; n++) c.k[n] = 1;
-        real *m = run_ok(&c, 1);
+        real *m = run(&c, 1);
         for (int64_t at = 0; at < 40 * 2 * c.d.B; at++) {
             const int64_t b = at % c.d.B, p = at / c.d.B / 2, n = p < b * 7 ? 0 : p >= b * 7 + 6 ? 7 : p - b * 7 + 1;
             const double want = n == 0 ? -INFINITY : lse ? s + (double)logl(n) : s;
             ck_assert(m[at] == want || within(m[at], want, n > 1 && lse ? 2 * twin_roundoff() * fabs(want) : 0));
         }
-        free(m);
-        free_case(&c);
+        rooms_free(0);
     }
 }

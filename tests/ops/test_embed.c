@@ -1,43 +1,21 @@
 /* embed, SPEC 5.1, against stored numbers read by their definition. */
-#include "model/engine.h"
-#include "ops/ops.h"
-
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
+#include "op_driver.h"
 #include "stored_twin.h"
-#include "twin.h"
 
 TIMEOUT(60);
 
-/* One call in guarded buffers; copies y [T,H] and the context's failure out, and returns the status. */
-static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads,
-               struct m3_failure *failure)
+/* Every row by its id, in the bits of the stored numbers. */
+static void check_all(struct stored *w, const int32_t *ids, int64_t T)
 {
-    const size_t size = (size_t)(T * w->cols) * sizeof *y;
-    struct guard y_guard, ids_guard;
-    real *out = guard_output(&y_guard, size);
-    const int32_t *ids_in = guard_input(&ids_guard, ids, (size_t)T * sizeof *ids);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    const int status = M3_ENGINE()->ops->embed(&ctx, out, ids_in, w, T);
-    *failure = ctx.failure;
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&ids_guard));
-    return status;
-}
-
-static real *new_reals(int64_t count)
-{
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
+    const struct embed_values d = { T };
+    const int64_t H = w->cols;
+    real *y = reals(T * H);
+    struct call c = CALL(call_embed, &d, 1, 2, OPERAND(y, T * H), OPERAND(ids, T), OPERAND(&w->weight, 1));
+    call_all(&c);
+    for (int64_t i = 0; i < T * H; i++)
+        twin_check_same(stored_types[w->kind].name, i / H, i % H, y[i], (real)stored_value(w, ids[i / H], i % H));
+    ck_assert(stored_intact(w));
+    rooms_free(0);
 }
 
 /* Goal:  every stored type, expanded by its definition and rounded once to real; no factor.
@@ -66,16 +44,7 @@ TEST(stored_types_and_shapes)
             int32_t ids[127];
             for (int64_t t = 0; t < T; t++)
                 ids[t] = (int32_t)(t == 0 ? V - 1 : t == 1 ? 0 : t % 5 == 2 ? ids[t - 1] : twin_pick(&state, V));
-            real *y = new_reals(T * H);
-            for (int team = 0; team < TWIN_TEAMS; team++) {
-                struct m3_failure failure;
-                ck_assert_int_eq(run(y, ids, &w.weight, T, twin_threads[team], &failure), 0);
-                for (int64_t t = 0; t < T; t++)
-                    for (int64_t i = 0; i < H; i++)
-                        twin_check_same(stored_types[kind].name, t, i, y[t * H + i], (real)stored_value(&w, ids[t], i));
-            }
-            free(y);
-            ck_assert(stored_intact(&w));
+            check_all(&w, ids, T);
         }
 }
 
@@ -122,14 +91,7 @@ TEST(ends_of_the_types)
         stored_give(&w, 1);
         int32_t ids[256];
         for (int32_t n = 0; n < 256; n++) ids[n] = n;
-        real *y = new_reals(V * H);
-        struct m3_failure failure;
-        ck_assert_int_eq(run(y, ids, &w.weight, V, 1, &failure), 0);
-        for (int64_t n = 0; n < V; n++)
-            for (int64_t k = 0; k < H; k++)
-                twin_check_same(stored_types[kind].name, n, k, y[n * H + k], (real)stored_value(&w, n, k));
-        free(y);
-        ck_assert(stored_intact(&w));
+        check_all(&w, ids, V);
     }
 }
 
@@ -151,23 +113,15 @@ TEST(ids_outside)
     stored_make(&w, STORED_BF16, V, H);
     stored_random(&w, &state);
     stored_give(&w, 0);
-    real *y = new_reals(T * H);
-    for (size_t b = 0; b < sizeof bad / sizeof *bad; b++)
-        for (int team = 0; team < TWIN_TEAMS; team++) {
-            int32_t ids[T];
-            for (int t = 0; t < T; t++) ids[t] = t % V;
-            for (int64_t t = bad[b].row; t < T; t += 7) ids[t] = t % 2 ? V : -1;   /* later ones are not the first */
-            ids[bad[b].row] = bad[b].id;
-            struct m3_failure failure;
-            const int status = run(y, ids, &w.weight, T, twin_threads[team], &failure);
-            ck_assert_msg(status == M3_BAD_INPUT || status == M3_USAGE, "status %d", status);
-            ck_assert_int_eq(failure.row, bad[b].row);
-            ck_assert_int_eq(failure.group, -1);
-            ck_assert_int_eq(failure.block, -1);
-            ck_assert_ptr_nonnull(failure.what);
-            for (size_t i = 0; i < T * H * sizeof *y; i++)
-                if (((unsigned char *)y)[i] != GUARD_POISON) ck_abort_msg("byte %zu was written", i);
-        }
-    free(y);
+    const struct embed_values d = { T };
+    int32_t ids[T];
+    struct call c = CALL(call_embed, &d, 1, 2, OPERAND(reals(T * H), T * H), OPERAND(ids, T), OPERAND(&w.weight, 1));
+    c.checks_first = 1;
+    for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
+        for (int t = 0; t < T; t++) ids[t] = t % V;
+        for (int64_t t = bad[b].row; t < T; t += 7) ids[t] = t % 2 ? V : -1;   /* later ones are not the first */
+        ids[bad[b].row] = bad[b].id;
+        call_refused(&c, M3_BAD_INPUT, bad[b].row, NOWHERE, NOWHERE);
+    }
     ck_assert(stored_intact(&w));
 }

@@ -1,13 +1,9 @@
 /* experts against the formula and the order of SPEC 5.15, including 5.4, 5.11 and 5.12. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
 #include <stdio.h>
 
-#include "guard.h"
-#include "twin.h"
+#include "stored_twin.h"
 
 TIMEOUT(300);
 
@@ -16,55 +12,28 @@ static uint64_t state = 515;
 enum matrix { W1, W3, W2 };     /* gate [F,H], up [F,H], down [H,F] */
 
 /* How ids are drawn. Slots are in no order of ids. */
-enum routing { ANY, ALL_TO_ONE, ONE_ALWAYS };
+enum routing { SPREAD, ALL_TO_ONE, ONE_ALWAYS };
 
 struct moe {
     int64_t T, E, K, H, F;
-    enum m3_dtype dtype;        /* M3_F32 or M3_BF16 */
     struct m3_activation act;
     real factor;
     real *x, *p;                /* [T,H] [T,K] */
     int32_t *ids;               /* [T,K] */
-    unsigned char *weights;     /* W1, W3, W2 of expert 0, of expert 1, .. from an odd address on */
+    struct stored *stored;      /* W1, W3, W2 of expert 0, of expert 1, .. at odd addresses */
+    real **w;                   /* the same, expanded */
 };
 
 struct moe_got {
-    int status;
-    struct m3_failure failure;
-    real *routed, *each;        /* [T,H] [T,K,H]; each NULL if it was not wanted */
+    real *routed, *each;        /* [T,H] [T,K,H] */
 };
 
-static size_t weight_bytes(const struct moe *c)
-{
-    return 1 + (size_t)(c->E * 3 * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
-}
-
-static size_t weight_at(const struct moe *c, int64_t e, enum matrix which)
-{
-    return 1 + (size_t)((e * 3 + (int64_t)which) * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
-}
-
-/* One stored number, widened. */
-static real weight(const struct moe *c, int64_t e, enum matrix which, int64_t i)
-{
-    const unsigned char *at = c->weights + weight_at(c, e, which);
-    uint32_t bits;
-    float x;
-    if (c->dtype == M3_F32) {
-        memcpy(&bits, at + i * 4, 4);
-    } else {
-        uint16_t upper;
-        memcpy(&upper, at + i * 2, 2);
-        bits = (uint32_t)upper << 16;
-    }
-    memcpy(&x, &bits, 4);
-    return x;
-}
+static real weight(const struct moe *c, int64_t e, enum matrix which, int64_t i) { return c->w[e * 3 + which][i]; }
 
 static void draw_ids(struct moe *c, enum routing routing)
 {
     const int32_t one = (int32_t)twin_pick(&state, c->E);
-    int32_t *deck = malloc((size_t)c->E * sizeof *deck);
+    int32_t *deck = room(c->E, sizeof *deck);
     for (int64_t e = 0; e < c->E; e++) deck[e] = (int32_t)e;
     for (int64_t t = 0; t < c->T; t++) {
         for (int64_t k = 0; k < c->K && (routing != ALL_TO_ONE || t == 0); k++) {
@@ -78,102 +47,79 @@ static void draw_ids(struct moe *c, enum routing routing)
         for (int64_t k = 0; k < c->K; k++) there |= deck[k] == one;
         if (routing == ONE_ALWAYS && !there) c->ids[t * c->K + twin_pick(&state, c->K)] = one;
     }
-    free(deck);
+}
+
+static void draw_matrices(struct moe *c, enum stored_kind kind)
+{
+    c->stored = room(c->E * 3, sizeof *c->stored);
+    c->w = room(c->E * 3, sizeof *c->w);
+    for (int64_t i = 0; i < c->E * 3; i++) {
+        struct stored *s = &c->stored[i];
+        stored_make(s, kind, i % 3 == W2 ? c->H : c->F, i % 3 == W2 ? c->F : c->H);
+        stored_random(s, &state);
+        stored_give(s, 1);
+        c->w[i] = reals(c->F * c->H);
+        for (int64_t n = 0; n < c->F * c->H; n++) c->w[i][n] = (real)stored_value(s, n / s->cols, n % s->cols);
+    }
 }
 
 /* M3's activation and factor; gates and ups of about `size`; equal p where T ends in 2 or 7. */
-static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
-                       double size)
+static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum stored_kind kind,
+                       enum routing routing, double size)
 {
-    struct moe c = { .T = T,
-                     .E = E,
-                     .K = K,
-                     .H = H,
-                     .F = F,
-                     .dtype = dtype,
-                     .factor = 2,
-                     .act = { .oai = 1, .alpha = (real)1.702, .limit = 7 } };
-    c.x = malloc((size_t)(T * H) * sizeof *c.x);
-    c.p = malloc((size_t)(T * K) * sizeof *c.p);
-    c.ids = malloc((size_t)(T * K) * sizeof *c.ids);
-    c.weights = calloc(weight_bytes(&c), 1);
-    for (int64_t i = 0; i < T * H; i++) c.x[i] = (real)twin_draw(&state);
+    struct moe c = { .T = T, .E = E, .K = K, .H = H, .F = F, .factor = 2 };
+    c.act = (struct m3_activation){ .oai = 1, .alpha = (real)1.702, .limit = 7 };
+    c.x = drawn(T * H, 3 * size / sqrt((double)H), &state);
+    c.p = reals(T * K);
+    c.ids = room(T * K, sizeof *c.ids);
     for (int64_t i = 0; i < T * K; i++) c.p[i] = T % 5 == 2 ? (real)0.25 : (real)(0.5 + 0.5 * twin_draw(&state));
-    for (int64_t i = 0; i < E * 3 * F * H; i++) {
-        const float w = (float)(twin_draw(&state) * (i / (F * H) % 3 < 2 ? 3 * size / sqrt((double)H) : 2));
-        uint32_t bits;
-        memcpy(&bits, &w, 4);
-        const uint16_t upper = (uint16_t)(bits >> 16);
-        if (dtype == M3_F32) memcpy(c.weights + 1 + i * 4, &bits, 4);
-        else memcpy(c.weights + 1 + i * 2, &upper, 2);
-    }
+    draw_matrices(&c, kind);
     draw_ids(&c, routing);
     return c;
 }
 
-static void free_moe(struct moe *c)
+/* The matrices are unchanged. */
+static void end(struct moe *c)
 {
-    free(c->x);
-    free(c->p);
-    free(c->ids);
-    free(c->weights);
+    for (int64_t i = 0; i < c->E * 3; i++) ck_assert(stored_intact(&c->stored[i]));
+    rooms_free(0);
 }
 
 /* Experts that no row has chosen get no data: reading it would crash. */
-static void bind(struct m3_expert *experts, const struct moe *c, const unsigned char *weights)
+static struct m3_expert *table_of(const struct moe *c)
 {
+    struct m3_expert *table = room(c->E, sizeof *table);
     for (int64_t e = 0; e < c->E; e++) {
+        struct m3_weight *const w[3] = { &table[e].w1, &table[e].w3, &table[e].w2 };
         int64_t chosen = 0;
         for (int64_t i = 0; i < c->T * c->K; i++) chosen += c->ids[i] == e;
-        struct m3_weight *w[3] = { &experts[e].w1, &experts[e].w3, &experts[e].w2 };
-        for (int i = 0; i < 3; i++)
-            *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL,
-                                        .dtype = c->dtype,
-                                        .rows = i == W2 ? c->H : c->F,
-                                        .cols = i == W2 ? c->F : c->H,
-                                        .id = (uint64_t)(1 + e * 3 + i) };
+        for (int i = 0; i < 3; i++) {
+            *w[i] = c->stored[e * 3 + i].weight;
+            if (!chosen) w[i]->data = w[i]->scales = NULL;
+        }
     }
+    return table;
 }
 
-static struct moe_got run(const struct moe *c, enum m3_linear body, int threads, int want_each)
+static struct call call_of(const struct moe *c, struct moe_got *got, enum m3_linear linear)
 {
-    const size_t n_x = (size_t)(c->T * c->H) * sizeof(real), n_each = (size_t)(c->T * c->K * c->H) * sizeof(real),
-                 n_p = (size_t)(c->T * c->K) * sizeof(real), n_ids = (size_t)(c->T * c->K) * sizeof(int32_t);
-    struct moe_got got = { .routed = malloc(n_x), .each = want_each ? malloc(n_each) : NULL };
-    struct m3_expert *bound = calloc((size_t)c->E, sizeof *bound);
-    struct guard zones[7];
-    real *routed = guard_output(&zones[0], n_x), *each = guard_output(&zones[1], n_each);
-    real *x = guard_input(&zones[2], c->x, n_x), *p = guard_input(&zones[3], c->p, n_p);
-    int32_t *ids = guard_input(&zones[4], c->ids, n_ids);
-    bind(bound, c, guard_input(&zones[5], c->weights, weight_bytes(c)));
-    struct m3_expert *experts = guard_input(&zones[6], bound, (size_t)c->E * sizeof *bound);
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, body), M3_OK);
+    const int64_t n = c->T * c->K;
+    *got = (struct moe_got){ reals(c->T * c->H), reals(n * c->H) };
+    struct call call = CALL(call_experts, KEPT(struct experts_values, &c->act, c->T, c->E, c->K, c->factor), 2, 4,
+                            OPERAND(got->routed, c->T * c->H), OPERAND(got->each, n * c->H), OPERAND(c->x, c->T * c->H),
+                            OPERAND(c->ids, n), OPERAND(c->p, n), OPERAND(table_of(c), c->E));
+    call.optional = 1 << 1;
+    call.linear = linear;
+    call.blas = linear != M3_LINEAR_ORDERED;
+    return call;
+}
 
-    got.status = M3_ENGINE()->ops->experts(&ctx, routed, want_each ? each : NULL, x, ids, p, experts, &c->act, c->T,
-                                           c->E, c->K, c->factor);
-
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    got.failure = ctx.failure;
-    memcpy(got.routed, routed, n_x);
-    if (want_each) memcpy(got.each, each, n_each);
-    m3_ctx_free(&ctx);
-    free(bound);
-    for (int i = 0; i < 7; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+static struct moe_got run(const struct moe *c, enum m3_linear linear, int threads)
+{
+    struct moe_got got;
+    struct call call = call_of(c, &got, linear);
+    call_with(&call, threads);
     return got;
-}
-
-static struct moe_got run_ok(const struct moe *c, enum m3_linear body, int threads, int want_each)
-{
-    struct moe_got got = run(c, body, threads, want_each);
-    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
-    return got;
-}
-
-static void free_got(struct moe_got *got)
-{
-    free(got->routed);
-    free(got->each);
 }
 
 /* ---- the twin */
@@ -220,7 +166,7 @@ static struct about activation(const struct moe *c, struct about gate, struct ab
 static void check_formula(const struct moe *c, const real *each, int64_t t, int64_t k)
 {
     const int64_t e = c->ids[t * c->K + k];
-    struct about *y = malloc((size_t)c->F * sizeof *y);
+    struct about *y = room(c->F, sizeof *y);
     for (int64_t f = 0; f < c->F; f++)
         y[f] = activation(c, dot(c, e, W1, f, c->x + t * c->H), dot(c, e, W3, f, c->x + t * c->H));
     for (int64_t i = 0; i < c->H; i++) {
@@ -234,7 +180,6 @@ static void check_formula(const struct moe *c, const real *each, int64_t t, int6
         worst = fmaxl(worst, fabsl(got - want) / allowed);
         twin_check("each", t * c->K + k, i, got, want, allowed);
     }
-    free(y);
 }
 
 /* What the ordered body computes, number by number. */
@@ -242,7 +187,7 @@ static void check_order(const struct moe *c, const real *each, int64_t t, int64_
 {
     const int64_t e = c->ids[t * c->K + k];
     const struct m3_activation *a = &c->act;
-    real *y = malloc((size_t)c->F * sizeof *y);
+    real *y = reals(c->F);
     for (int64_t f = 0; f < c->F; f++) {
         real g = 0, u = 0;
         for (int64_t i = 0; i < c->H; i++) g = g + weight(c, e, W1, f * c->H + i) * c->x[t * c->H + i];
@@ -260,7 +205,6 @@ static void check_order(const struct moe *c, const real *each, int64_t t, int64_
         for (int64_t f = 0; f < c->F; f++) s = s + weight(c, e, W2, i * c->F + f) * y[f];
         twin_check_same("each in order", t * c->K + k, i, each[(t * c->K + k) * c->H + i], s);
     }
-    free(y);
 }
 
 /* routed from each and p, slots by ascending expert: in order every bit is fixed, whatever made `each`. */
@@ -282,20 +226,12 @@ static void check_routed(const struct moe *c, const struct moe_got *got, int64_t
     }
 }
 
-static void check_case(const struct moe *c)
+static void check_case(struct moe *c)
 {
-    const size_t n_routed = (size_t)(c->T * c->H) * sizeof(real), n_each = (size_t)(c->T * c->K * c->H) * sizeof(real);
     for (int body = 0; body <= TWIN_LAST_BODY; body++) {
-        const enum m3_linear linear = body ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-        struct moe_got got = run_ok(c, linear, 1, 1);
-        for (int i = 0; i < 2 * TWIN_TEAMS; i += TWIN_IN_ORDER ? 1 : 3) {      /* kernels: without each; once more */
-            struct moe_got other = run_ok(c, linear, twin_threads[i / 2], i % 2);
-            ck_assert_msg(memcmp(got.routed, other.routed, n_routed) == 0, "routed: %d threads, each %s",
-                          twin_threads[i / 2], i % 2 ? "wanted" : "NULL");
-            ck_assert_msg(!other.each || memcmp(got.each, other.each, n_each) == 0, "each: %d threads",
-                          twin_threads[i / 2]);
-            free_got(&other);
-        }
+        struct moe_got got;
+        struct call call = call_of(c, &got, body ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS);
+        call_all(&call);
         for (int64_t t = 0; t < c->T; t++) {
             for (int64_t k = 0; k < c->K; k++) {
                 check_formula(c, got.each, t, k);
@@ -304,8 +240,8 @@ static void check_case(const struct moe *c)
             }
             check_routed(c, &got, t);
         }
-        free_got(&got);
     }
+    end(c);
 }
 
 /* ---- tests */
@@ -319,16 +255,18 @@ static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, i
         { .oai = 1, .alpha = 0, .limit = 3, .clamp = M3_GATE_CLAMP_UPPER },
         { .oai = 1, .alpha = (real)0.5, .limit = (real)0.75, .clamp = M3_GATE_CLAMP_UPPER },
     };
-    struct moe c = draw(T, E, K, H, F, i % 2 ? M3_BF16 : M3_F32, (enum routing)(i % 3), i % 7 == 0 ? 6 : 1);
+    const enum stored_kind kind = TWIN_READINGS ? (enum stored_kind)(i % STORED_KINDS)
+                                  : i % 2       ? STORED_BF16
+                                                : STORED_F32;
+    struct moe c = draw(T, E, K, H, F, kind, (enum routing)(i % 3), i % 7 == 0 ? 6 : 1);
     c.act = acts[i % 5];
     c.factor = (real)(1 + i / 2 % 3);
     check_case(&c);
-    free_moe(&c);
 }
 
 /* Goal:  each is the expert's MLP, routed the weighted sum.
  * Given: T 1 2 7, E 1 2 5 16, K 1 to 4, H 1 3 20 67, F 1 7 64; sizes 67, 131 and 128; T = E, T = K = E, H = F; slots
- *        in no order; F32 and BF16 at odd addresses; both activations with several alphas, limits and both clamps;
+ *        in no order; every stored type at odd addresses; both activations with several alphas, limits and both clamps;
  *        factor 1 2 3; equal and different p; rows spread, all to the same experts, and one expert in every row.
  *        Experts without rows have no data.
  * Claim: with both bodies each is within the bound of SPEC; with the ordered one it has the bits of plain loops (in
@@ -360,10 +298,9 @@ TEST(formula_and_order)
 TEST(crowded_expert)
 {
     for (int i = 0; i < 6; i++) {
-        struct moe c = draw(i % (TWIN_IN_ORDER ? 3 : 6) ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16,
-                            i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
+        struct moe c = draw(i % (TWIN_IN_ORDER ? 3 : 6) ? 1100 : 2500, 3, 1 + i % 2, 5, 3,
+                            i % 2 ? STORED_F32 : STORED_BF16, i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
         check_case(&c);
-        free_moe(&c);
     }
 }
 
@@ -373,21 +310,19 @@ TEST(crowded_expert)
  * Seen to fail with the row of a slot taken as slot mod T, and with an idle expert read. */
 TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
 {
-    struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
-    struct moe_got whole = run_ok(&c, M3_LINEAR_ORDERED, 2, 1);
+    struct moe c = draw(67, 5, 3, 67, 20, STORED_BF16, ONE_ALWAYS, 3);
+    struct moe_got whole = run(&c, M3_LINEAR_ORDERED, 2);
     for (int64_t t = 0; t < 67; t++) {
         struct moe row = c;
         row.T = 1;
         row.x += t * 67;
         row.p += t * 3;
         row.ids += t * 3;
-        struct moe_got got = run_ok(&row, M3_LINEAR_ORDERED, 1, 1);
+        struct moe_got got = run(&row, M3_LINEAR_ORDERED, 1);
         ck_assert_msg(memcmp(got.routed, whole.routed + t * 67, 67 * sizeof(real)) == 0, "routed %lld", (long long)t);
         ck_assert_msg(memcmp(got.each, whole.each + t * 3 * 67, 3 * 67 * sizeof(real)) == 0, "each %lld", (long long)t);
-        free_got(&got);
     }
-    free_got(&whole);
-    free_moe(&c);
+    end(&c);
 }
 
 /* Goal:  rows do not leak into each other.
@@ -396,22 +331,22 @@ TEST_IF(alone_as_in_a_batch, TWIN_IN_ORDER)
  * Seen to fail with the row of a slot taken as slot mod T, and with `each` weighted by p. */
 TEST(one_bad_row)
 {
-    struct moe c = draw(37, 5, 3, 20, 64, M3_F32, ONE_ALWAYS, 1);
-    struct moe_got of_body[2] = { run_ok(&c, M3_LINEAR_BLAS, 1, 1),
-                                  run_ok(&c, TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, 1, 1) };
+    struct moe c = draw(37, 5, 3, 20, 64, STORED_F32, ONE_ALWAYS, 1);
+    struct moe_got of_body[2] = { run(&c, M3_LINEAR_BLAS, 1),
+                                  run(&c, TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, 1) };
     for (int i = 0; i < 37 * 4; i += 2 - TWIN_LAST_BODY) {
         const enum m3_linear body = i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
         const struct moe_got clean = of_body[i % 2];
         const int in_p = i / 2 % 2;
         const int64_t bad = i / 4;
         struct moe dirty = c;
-        dirty.x = malloc(37 * 20 * sizeof *dirty.x);
-        dirty.p = malloc(37 * 3 * sizeof *dirty.p);
+        dirty.x = reals(37 * 20);
+        dirty.p = reals(37 * 3);
         memcpy(dirty.x, c.x, 37 * 20 * sizeof *dirty.x);
         memcpy(dirty.p, c.p, 37 * 3 * sizeof *dirty.p);
         for (int64_t k = 0; k < 3 && in_p; k++) dirty.p[bad * 3 + k] = NAN;
         for (int64_t k = 0; k < 20 && !in_p; k++) dirty.x[bad * 20 + k] = NAN;
-        struct moe_got got = run_ok(&dirty, body, 2, 1);
+        struct moe_got got = run(&dirty, body, 2);
         for (int64_t t = 0; t < 37; t++) {
             const real *each = got.each + t * 60;
             if (t != bad || in_p) ck_assert_mem_eq(each, clean.each + t * 60, 60 * sizeof *each);
@@ -422,12 +357,8 @@ TEST(one_bad_row)
             else
                 for (int64_t n = 0; n < 20; n++) ck_assert(isnan(routed[n]));
         }
-        free_got(&got);
-        free(dirty.x);
-        free(dirty.p);
     }
-    for (int body = 0; body < 2; body++) free_got(&of_body[body]);
-    free_moe(&c);
+    end(&c);
 }
 
 /* Given: an id of -1, E, the least or the largest int32 in any row and slot, and others in later rows; both bodies.
@@ -437,16 +368,11 @@ TEST(ids_out_of_range)
 {
     static const int32_t wrong[4] = { -1, 5, INT32_MIN, INT32_MAX };
     for (int i = 0; i < 37 * 3 * 4; i++) {
-        struct moe c = draw(37, 5, 3, 20, 7, M3_F32, ANY, 1);
+        struct moe c = draw(37, 5, 3, 20, 7, STORED_F32, SPREAD, 1);
         for (int at = i / 4; at < 37 * 3; at += 5 + i % 11) c.ids[at] = wrong[(i + at) % 4];
-        for (int j = 0; j < TWIN_TEAMS; j++) {
-            const enum m3_linear body = i % 2 && TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-            struct moe_got got = run(&c, body, twin_threads[j], j % 2);
-            ck_assert_int_ne(got.status, M3_OK);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert_msg(got.failure.row == i / 4 / 3, "row %lld, not %d", (long long)got.failure.row, i / 4 / 3);
-            free_got(&got);
-        }
-        free_moe(&c);
+        struct moe_got got;
+        struct call call = call_of(&c, &got, i % 2 && TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS);
+        call_refused(&call, ANY, i / 4 / 3, ANY, ANY);
+        end(&c);
     }
 }

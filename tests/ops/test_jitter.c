@@ -1,49 +1,15 @@
 /* jitter, SPEC 5.22, against its formula with the generator of SPEC 3.6 written again. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-/* mix and draw of SPEC 3.6; key is any integer here. */
-static uint64_t mixed(uint64_t z)
+static void run(real *y, const real *x, struct jitter_values d)
 {
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
-static uint64_t drawn(uint64_t key, uint64_t i) { return mixed(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32; }
-
-static real *numbers(int64_t count, uint64_t *state)
-{
-    real *x = malloc((size_t)count * sizeof *x);
-    for (int64_t i = 0; i < count; i++) x[i] = (real)(4 * twin_fine(state));
-    return x;
-}
-
-static void run(real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps, uint64_t key, int threads,
-                int in_place)
-{
-    const size_t size = (size_t)(T * H) * sizeof *y;
-    struct guard y_guard, x_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, size);
-    if (in_place) x_in = memcpy(out, x, size);
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->jitter(&ctx, out, x_in, T, H, p0, eps, key), 0);
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    m3_ctx_free(&ctx);
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
+    struct call c = CALL(call_jitter, &d, 1, 1, OPERAND(y, d.T * d.H), OPERAND(x, d.T * d.H));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 /* Goal:  the factor of every number, by its place and channel.
@@ -61,16 +27,11 @@ TEST(formula)
         const int64_t T = rows[c % 4], H = widths[c / 4 % 4], p0 = firsts[c / 16 % 3];
         const uint64_t key = UINT64_C(0xfedcba9876543210) + (uint64_t)c;
         const double eps = amounts[c / 48];
-        real *x = numbers(T * H, &state), *y = malloc((size_t)(T * H) * sizeof *y);
-        for (int i = 0; i < 2 * TWIN_TEAMS; i++) {
-            run(y, x, T, H, p0, eps, key, twin_threads[i / 2], i % 2);
-            for (int64_t n = 0; n < T * H; n++) {
-                const double u = (double)drawn(key, (uint64_t)(p0 * H + n)) / 4294967296.0;
-                twin_check_same("y", n / H, n % H, y[n], x[n] * (real)(1 + eps * (2 * u - 1)));
-            }
-        }
-        free(x);
-        free(y);
+        real *x = drawn(T * H, 4, &state), *y = reals(T * H);
+        run(y, x, (struct jitter_values){ T, H, p0, eps, key });
+        for (int64_t n = 0; n < T * H; n++)
+            twin_check_same("y", n / H, n % H, y[n], x[n] * (real)twin_noise(key, (uint64_t)(p0 * H + n), eps));
+        rooms_free(0);
     }
 }
 
@@ -83,12 +44,12 @@ TEST(uniform)
 {
     enum { ROWS = 1000, WIDTH = 200, COUNT = ROWS * WIDTH };
     const double eps = 0.25;
-    real *x = malloc(COUNT * sizeof *x), *y = malloc(COUNT * sizeof *y), *other = malloc(COUNT * sizeof *other);
+    real *x = reals(COUNT), *y = reals(COUNT), *other = reals(COUNT);
     double mean = 0, square = 0;
     int64_t parts[8] = { 0 }, same = 0;
     for (int64_t i = 0; i < COUNT; i++) x[i] = 1;
-    run(y, x, ROWS, WIDTH, 0, eps, 1, 1, 0);
-    run(other, x, ROWS, WIDTH, 0, eps, 2, 1, 0);
+    run(y, x, (struct jitter_values){ ROWS, WIDTH, 0, eps, 1 });
+    run(other, x, (struct jitter_values){ ROWS, WIDTH, 0, eps, 2 });
     for (int64_t i = 0; i < COUNT; i++) {
         const double noise = (double)y[i] - 1;
         ck_assert(noise >= -eps && noise < eps);
@@ -101,28 +62,22 @@ TEST(uniform)
     ck_assert(fabs(square - eps * eps / 3) <= 5 * eps * eps * sqrt(4.0 / 45 / COUNT));
     for (int i = 0; i < 8; i++) ck_assert(fabs(parts[i] - COUNT / 8.0) <= 5 * sqrt(COUNT * 7.0 / 64));
     ck_assert_int_le(same, COUNT / 1000);
-    free(x);
-    free(y);
-    free(other);
 }
 
 /* Claim: a text cut into pieces gets the noise of the whole; eps 0 changes no bit, of NaN and infinities neither. */
 TEST(pieces_and_nothing)
 {
     uint64_t state = 5;
-    real *x = numbers(31 * 7, &state), *whole = malloc(31 * 7 * sizeof *whole), *piece = malloc(31 * 7 * sizeof *piece);
-    run(whole, x, 31, 7, 3, 0.5, 99, 2, 0);
+    real *x = drawn(31 * 7, 4, &state), *whole = reals(31 * 7), *piece = reals(31 * 7);
+    run(whole, x, (struct jitter_values){ 31, 7, 3, 0.5, 99 });
     for (int64_t t = 0, n = 1; t < 31; t += n, n++) {
         n = n < 31 - t ? n : 31 - t;
-        run(piece, x + t * 7, n, 7, 3 + t, 0.5, 99, 1, 0);
+        run(piece, x + t * 7, (struct jitter_values){ n, 7, 3 + t, 0.5, 99 });
         ck_assert_mem_eq(piece, whole + t * 7, (size_t)(n * 7) * sizeof *piece);
     }
     x[0] = NAN;
     x[1] = -INFINITY;
     x[2] = (real)-0.0;
-    run(piece, x, 31, 7, 0, 0, 99, 1, 0);
+    run(piece, x, (struct jitter_values){ 31, 7, 0, 0, 99 });
     for (int64_t i = 0; i < 31 * 7; i++) ck_assert(twin_same(piece[i], x[i]));
-    free(x);
-    free(whole);
-    free(piece);
 }

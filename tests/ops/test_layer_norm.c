@@ -1,46 +1,18 @@
 /* layer_norm, SPEC 5.17: against the formula in long double, and the bits of "Order". */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
 
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-/* One call in guarded buffers; copies y [T,H] out. */
-static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps, int threads,
-                int in_place)
+static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps)
 {
-    const size_t size = (size_t)(T * H) * sizeof *y, row = (size_t)H * sizeof *y;
-    struct guard y_guard, x_guard, w_guard, b_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, size);
-    const real *w_in = guard_input(&w_guard, w, row), *b_in = guard_input(&b_guard, b, row);
-    if (in_place) x_in = memcpy(out, x, size);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->layer_norm(&ctx, out, x_in, w_in, b_in, T, H, eps), 0);
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
-    ck_assert(guard_intact(&w_guard));
-    ck_assert(guard_intact(&b_guard));
-}
-
-static real *new_reals(int64_t count)
-{
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
+    const struct layer_norm_values d = { T, H, eps };
+    struct call c = CALL(call_layer_norm, &d, 1, 3, OPERAND(y, T * H), OPERAND(x, T * H), OPERAND(w, H), OPERAND(b, H));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 /* ---- the twin */
@@ -50,20 +22,15 @@ static real *new_reals(int64_t count)
  * double. An n or a product below the normal range is off by half of the smallest number. */
 static void check_formula(int64_t t, const real *y, const real *x, const real *w, const real *b, int64_t H, real eps)
 {
-    long double mean = 0, size = 0, squares = 0;
+    long double *want = room(H, sizeof *want);
+    const struct twin_moments m = twin_layer_norm(want, widened(x, H), widened(w, H), widened(b, H), H, (double)eps);
+    const long double r = m.scale, u = twin_roundoff(), wide = 0x1p-53L, shift = H * wide * r * m.size;
     for (int64_t i = 0; i < H; i++) {
-        mean += (long double)x[i] / H;
-        size += fabsl(x[i]) / H;
-    }
-    for (int64_t i = 0; i < H; i++) squares += (x[i] - mean) * (x[i] - mean);
-    const long double r = 1 / sqrtl(squares / H + eps), u = twin_roundoff(), wide = 0x1p-53L;
-    for (int64_t i = 0; i < H; i++) {
-        const long double d = fabsl(x[i] - mean), n = (x[i] - mean) * r, want = n * w[i] + b[i];
-        const long double shift = H * wide * r * size;
-        long double allowed = (H + 8) * wide * (fabsl(w[i]) * r * (size + d) + fabsl(b[i]));
+        const long double d = fabsl(x[i] - m.mean), n = (x[i] - m.mean) * r;
+        long double allowed = (H + 8) * wide * (fabsl(w[i]) * r * (m.size + d) + fabsl(b[i]));
         allowed += shift * shift * fabsl(w[i]) * r * d / 2 + twin_least() * (fabsl(w[i]) + 1) / 2;
-        if (sizeof(real) == 4) allowed += (2 * u + u * u) * fabsl(w[i] * n) + u * fabsl(want);
-        twin_check("y", t, i, y[i], want, allowed);
+        if (sizeof(real) == 4) allowed += (2 * u + u * u) * fabsl(w[i] * n) + u * fabsl(want[i]);
+        twin_check("y", t, i, y[i], want[i], allowed);
     }
 }
 
@@ -82,12 +49,11 @@ static void order_row(real *y, const real *x, const real *w, const real *b, int6
 
 static void check_order(const real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps)
 {
-    real *order = new_reals(H);
+    real *order = reals(H);
     for (int64_t t = 0; t < T; t++) {
         order_row(order, x + t * H, w, b, H, eps);
         for (int64_t i = 0; i < H; i++) twin_check_same("y by the order of operations", t, i, y[t * H + i], order[i]);
     }
-    free(order);
 }
 
 /* Goal:  the norm of every row by its own mean and variance, weight and bias by channel.
@@ -111,22 +77,14 @@ TEST(shapes_and_threads)
     uint64_t state = 517;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         const int64_t T = shapes[s].T, H = shapes[s].H;
-        real *x = new_reals(T * H), *w = new_reals(H), *b = new_reals(H), *y = new_reals(T * H);
+        real *x = reals(T * H), *w = drawn(H, 4, &state), *b = reals(H), *y = reals(T * H);
         for (int64_t t = 0; t < T; t++)
             for (int64_t i = 0; i < H; i++) x[t * H + i] = (real)(means[t % 5] + spreads[t % 7] * twin_fine(&state));
-        for (int64_t i = 0; i < H; i++) w[i] = (real)(4 * twin_fine(&state));
         for (int64_t i = 0; i < H; i++) b[i] = (real)ldexp(twin_fine(&state), -(int)(i % 12));
-        for (int team = 0; team < TWIN_TEAMS; team++)
-            for (int in_place = 0; in_place < 2; in_place++) {
-                run(y, x, w, b, T, H, 1e-5, twin_threads[team], in_place);
-                check_order(y, x, w, b, T, H, 1e-5);
-                if (team > 0 || in_place) continue;
-                for (int64_t t = 0; t < T; t++) check_formula(t, y + t * H, x + t * H, w, b, H, 1e-5);
-            }
-        free(x);
-        free(w);
-        free(b);
-        free(y);
+        run(y, x, w, b, T, H, 1e-5);
+        check_order(y, x, w, b, T, H, 1e-5);
+        for (int64_t t = 0; t < T; t++) check_formula(t, y + t * H, x + t * H, w, b, H, 1e-5);
+        rooms_free(0);
     }
 }
 
@@ -159,12 +117,12 @@ TEST(known_norms)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         real x[H], y[H];
         for (int i = 0; i < H; i++) x[i] = (real)rows[r].x[i];
-        run(y, x, w, b, 1, H, rows[r].eps, 1, 0);
+        run(y, x, w, b, 1, H, rows[r].eps);
         for (int i = 0; i < H; i++) twin_check("y", (int64_t)r, i, y[i], rows[r].n[i] * w[i] + b[i], 0);
     }
     const real x[H] = { 1, -1, 1, -1 };     /* var = eps = 1 */
     real y[H];
-    run(y, x, w, b, 1, H, 1, 1, 0);
+    run(y, x, w, b, 1, H, 1);
     for (int i = 0; i < H; i++)
         twin_check("var = eps", 0, i, y[i], x[i] * sqrtl(0.5L) * w[i] + b[i],
                    twin_roundoff() * (4 * fabs((double)w[i]) + 8));
@@ -184,22 +142,18 @@ TEST(equal_numbers)
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
         for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
             const int64_t H = widths[k];
-            real *x = new_reals(H), *w = new_reals(H), *b = new_reals(H), *y = new_reals(H);
+            real *x = reals(H), *w = drawn(H, 100, &state), *b = reals(H), *y = reals(H);
             for (int64_t i = 0; i < H; i++) {
                 x[i] = (real)values[v];
-                w[i] = (real)(100 * twin_fine(&state));
                 b[i] = (real)(1 + fabs(twin_fine(&state)));
             }
-            run(y, x, w, b, 1, H, eps, 1, 0);
+            run(y, x, w, b, 1, H, eps);
             for (int64_t i = 0; i < H; i++) {
                 long double off = H * twin_roundoff() * fabsl(x[i]) / sqrtl(eps) * fabsl(w[i]);
                 off += twin_roundoff() * (fabsl(b[i]) + off);
                 twin_check("y", (int64_t)v, i, y[i], b[i], sizeof(real) == 4 || H == 1 ? 0 : off);
             }
-            free(x);
-            free(w);
-            free(b);
-            free(y);
+            rooms_free(0);
         }
 }
 
@@ -221,7 +175,7 @@ TEST(sums_ascend)
     for (int l = 0; l < LAYOUTS; l++) {
         real x[H], y[H];
         for (int i = 0; i < H; i++) x[i] = (real)layouts[l][i];
-        run(y, x, w, b, 1, H, 1, 1, 0);
+        run(y, x, w, b, 1, H, 1);
         check_order(y, x, w, b, 1, H, 1);
     }
     /* 2^27 squared swallows 1 squared and its neighbours one by one, not together. In float only the mean shows. */
@@ -231,7 +185,7 @@ TEST(sums_ascend)
         x[i] = i == 0 ? (real)0x1p27 : i == 1 ? -(real)0x1p27 : i % 2 ? -1 : 1;
         ones[i] = 1;
     }
-    run(y, x, ones, zeros, 1, MANY, 1, 1, 0);
+    run(y, x, ones, zeros, 1, MANY, 1);
     check_order(y, x, ones, zeros, 1, MANY, 1);
 }
 
@@ -251,9 +205,9 @@ TEST(not_finite)
             const real was = x[t * H + AT], other = x[t * H + H - 1];
             x[t * H + AT] = bad[k];
             if (k == 3) x[t * H + H - 1] = -INFINITY;
-            run(y, x, w, b, T, H, 1e-5, 2, k % 2);
+            run(y, x, w, b, T, H, 1e-5);
             for (int r = 0; r < T; r++) {
-                run(alone, x + r * H, w, b, 1, H, 1e-5, 1, 0);
+                run(alone, x + r * H, w, b, 1, H, 1e-5);
                 for (int i = 0; i < H; i++) {
                     if (r == t) ck_assert_msg(isnan(y[r * H + i]), "bad %d, row %d, %d: %g", k, r, i, y[r * H + i]);
                     else ck_assert(isfinite(y[r * H + i]));
@@ -281,13 +235,13 @@ TEST(extremes)
     };
     const int normed = sizeof(real) == 4;       /* in double the square of 2^513 overflows */
     real y[3 * H];
-    run(y, x, w, b, 3, H, 0x1p-20, 1, 0);
+    run(y, x, w, b, 3, H, 0x1p-20);
     for (int i = 0; i < H; i++) {
         const double sign = i % 2 ? -1 : 1;
         twin_check("large", 0, i, y[i], sign * w[i] + b[i], 0);
         twin_check("beyond", 1, i, y[H + i], normed * sign * w[i] + b[i], 0);
     }
     const real unit[H] = { 1, 1, 1, 1 }, zero[H] = { 0 };
-    run(y, x + 2 * H, unit, zero, 1, H, 0x1p-20, 1, 0);
+    run(y, x + 2 * H, unit, zero, 1, H, 0x1p-20);
     for (int i = 0; i < H; i++) twin_check("least", 2, i, y[i], 1024.0L * ((long double)x[2 * H + i] + least), 0);
 }

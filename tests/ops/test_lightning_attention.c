@@ -1,13 +1,8 @@
 /* lightning_attention, SPEC 5.23, against its quadratic form in long double, and against the public code of
  * MiniMax-Text-01. The operator is in no table of operators: no model here calls it. */
+#include "op_driver.h"
+
 #include "ops/operators.h"
-
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
-#include "twin.h"
 
 TIMEOUT(60);
 
@@ -24,21 +19,12 @@ struct result {
 
 static uint64_t state_of_draws = 522;
 
-static void *room(size_t size)
-{
-    void *memory = malloc(size + 1);
-    if (!memory) abort();
-    return memory;
-}
-
 /* ---- cases */
 
 static struct lightning new_case(int64_t T, int64_t Q, int64_t D)
 {
-    const size_t rows = (size_t)(T * Q * D) * sizeof(real), state = (size_t)(Q * D * D) * sizeof(real);
-    struct lightning c = { T, Q, D, room(rows), room(rows), room(rows), room((size_t)Q * sizeof(real)), room(state) };
-    memset(c.before, 0, state);
-    return c;
+    const int64_t n = T * Q * D;
+    return (struct lightning){ T, Q, D, reals(n), reals(n), reals(n), reals(Q), reals(n / T * D) };
 }
 
 /* q and k are from around `middle`: 0, or 72, where SiLU of x is x. */
@@ -56,50 +42,33 @@ static struct lightning draw(int64_t T, int64_t Q, int64_t D, double middle)
     return c;
 }
 
-static void free_case(struct lightning *c)
+/* ---- the operator */
+
+static int lightning(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    free(c->q);
-    free(c->k);
-    free(c->v);
-    free(c->decay);
-    free(c->before);
+    const int64_t *n = self;
+    (void)plain;
+    return m3_lightning_attention(ctx, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2]);
 }
 
-static void free_result(struct result *r)
+/* Rows [row, row + rows) of a case, after `state`, which becomes that after them. */
+static void run_rows(real *o, real *state, const struct lightning *c, int64_t row, int64_t rows)
 {
-    free(r->o);
-    free(r->state);
+    const int64_t shape[] = { rows, c->Q, c->D }, at = row * c->Q * c->D, n = rows * c->Q * c->D,
+                  n_state = c->Q * c->D * c->D;
+    real *before = memcpy(reals(n_state), state, (size_t)n_state * sizeof *state);
+    struct call call =
+        CALL(lightning, shape, 2, 4, OPERAND(o + at, n), ADDED(state, n_state, before), OPERAND(c->q + at, n),
+             OPERAND(c->k + at, n), OPERAND(c->v + at, n), OPERAND(c->decay, c->Q));
+    call_all(&call);
 }
 
-/* ---- the operator in guarded buffers: rows [row, row + rows) of a case, after the given state */
-
-static void run_rows(real *o, real *state, const struct lightning *c, int64_t row, int64_t rows, int threads)
+static struct result run(const struct lightning *c)
 {
-    const int64_t at = row * c->Q * c->D;
-    const size_t n = (size_t)(rows * c->Q * c->D) * sizeof(real), n_state = (size_t)(c->Q * c->D * c->D) * sizeof(real);
-    struct guard zones[6];
-    real *out = guard_output(&zones[0], n), *carried = memcpy(guard_output(&zones[1], n_state), state, n_state);
-    const real *q = guard_input(&zones[2], c->q + at, n), *k = guard_input(&zones[3], c->k + at, n),
-               *v = guard_input(&zones[4], c->v + at, n),
-               *decay = guard_input(&zones[5], c->decay, (size_t)c->Q * sizeof(real));
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
-    ck_assert_int_eq(m3_lightning_attention(&ctx, out, carried, q, k, v, decay, rows, c->Q, c->D), M3_OK);
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(o + at, out, n);
-    memcpy(state, carried, n_state);
-    for (int i = 0; i < 6; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-}
-
-static struct result run(const struct lightning *c, int threads)
-{
-    const size_t n_state = (size_t)(c->Q * c->D * c->D) * sizeof(real);
-    struct result r = { room((size_t)(c->T * c->Q * c->D) * sizeof(real)), room(n_state) };
-    memcpy(r.state, c->before, n_state);
-    run_rows(r.o, r.state, c, 0, c->T, threads);
+    const int64_t n_state = c->Q * c->D * c->D;
+    struct result r = { reals(c->T * c->Q * c->D), reals(n_state) };
+    memcpy(r.state, c->before, (size_t)n_state * sizeof *r.state);
+    run_rows(r.o, r.state, c, 0, c->T);
     return r;
 }
 
@@ -125,11 +94,10 @@ struct shared {
 
 static struct shared share(const struct lightning *c)
 {
-    const size_t values = (size_t)(c->T * c->Q * c->D), powers = (size_t)(c->Q * (c->T + 1));
-    const struct shared s = { room(values * sizeof *s.keys), room(powers * sizeof *s.powers) };
-    for (size_t i = 0; i < values; i++) s.keys[i] = silu(c->k[i]);
-    for (size_t i = 0; i < powers; i++)
-        s.powers[i] = powl(c->decay[i / (size_t)(c->T + 1)], (long double)(i % (size_t)(c->T + 1)));
+    const int64_t values = c->T * c->Q * c->D, powers = c->Q * (c->T + 1);
+    const struct shared s = { room(values, sizeof *s.keys), room(powers, sizeof *s.powers) };
+    for (int64_t i = 0; i < values; i++) s.keys[i] = silu(c->k[i]);
+    for (int64_t i = 0; i < powers; i++) s.powers[i] = powl(c->decay[i / (c->T + 1)], i % (c->T + 1));
     return s;
 }
 
@@ -186,8 +154,6 @@ static void check_formula(const struct lightning *c, const struct result *got)
                 twin_check("state", h, i * c->D + d, state, s.value, allowed(s, c->T - 1, c->D));
             }
         }
-    free(shared.keys);
-    free(shared.powers);
 }
 
 /* The bits of "Order", one channel of v after the other. In float SiLU rounds to the same number whatever exp it is
@@ -231,16 +197,10 @@ TEST(shapes_and_threads)
     };
     for (size_t s = 0; s < 2 * sizeof shapes / sizeof *shapes; s++) {
         struct lightning c = draw(shapes[s / 2][0], shapes[s / 2][1], shapes[s / 2][2], s % 2 ? 72 : 0);
-        struct result r = run(&c, 1);
+        struct result r = run(&c);
         check_formula(&c, &r);
         if (s % 2 || sizeof(real) == 4) check_order(&c, &r);
-        for (int team = 1; team < TWIN_TEAMS; team++) {
-            struct result other = run(&c, twin_threads[team]);
-            check_same(&c, &other, &r, "threads");
-            free_result(&other);
-        }
-        free_result(&r);
-        free_case(&c);
+        rooms_free(0);
     }
 }
 
@@ -252,22 +212,19 @@ TEST(pieces)
 {
     struct lightning c = draw(11, 3, 5, 0);
     for (int64_t i = 0; i < c.Q * c.D * c.D; i++) c.before[i] = (real)twin_fine(&state_of_draws);
-    struct result whole = run(&c, 1), cut = run(&c, 1);
+    struct result whole = run(&c), cut = run(&c);
     const size_t n = (size_t)(c.T * c.Q * c.D) * sizeof(real), n_state = (size_t)(c.Q * c.D * c.D) * sizeof(real);
     for (int64_t at = 0; at <= c.T; at++) {
         memset(cut.o, 0xFF, n);
         memcpy(cut.state, c.before, n_state);
-        run_rows(cut.o, cut.state, &c, 0, at, 1);
-        run_rows(cut.o, cut.state, &c, at, c.T - at, 2);
+        run_rows(cut.o, cut.state, &c, 0, at);
+        run_rows(cut.o, cut.state, &c, at, c.T - at);
         check_same(&c, &cut, &whole, "two pieces");
     }
     memset(cut.o, 0xFF, n);
     memcpy(cut.state, c.before, n_state);
-    for (int64_t t = 0; t < c.T; t++) run_rows(cut.o, cut.state, &c, t, 1, 1);
+    for (int64_t t = 0; t < c.T; t++) run_rows(cut.o, cut.state, &c, t, 1);
     check_same(&c, &cut, &whole, "single rows");
-    free_result(&whole);
-    free_result(&cut);
-    free_case(&c);
 }
 
 /* Goal:  values known without the formula: SiLU of 64, 128 .. is exactly that number, of 0 it is 0.
@@ -287,11 +244,9 @@ TEST(by_hand)
     c.before[1] = 512;
     /* S_0 = [64, 256-64; 0, 0], S_1 = [32, 96; 512, 0], S_2 = [16, 48+384; 256, 384] */
     const real o[6] = { 64 * 64, 64 * 192, 128 * 512, 0, 64 * 272, 64 * 816 }, state[4] = { 16, 432, 256, 384 };
-    struct result r = run(&c, 1);
+    struct result r = run(&c);
     for (int i = 0; i < 6; i++) twin_check_same("o", i / 2, i % 2, r.o[i], o[i]);
     for (int i = 0; i < 4; i++) twin_check_same("state", i / 2, i % 2, r.state[i], state[i]);
-    free_result(&r);
-    free_case(&c);
 }
 
 /* Goal:  the formula of the document: phi(Q) (phi(K)' V), without decay and without causality.
@@ -304,7 +259,7 @@ TEST(last_row_without_decay)
     enum { T = 29, D = 6 };
     struct lightning c = draw(T, 1, D, 0);
     c.decay[0] = 1;
-    struct result r = run(&c, 1);
+    struct result r = run(&c);
     long double product[D][D] = { { 0 } }, size[D][D] = { { 0 } };
     for (int t = 0; t < T; t++)
         for (int i = 0; i < D; i++)
@@ -323,8 +278,6 @@ TEST(last_row_without_decay)
         }
         twin_check("o", T - 1, d, r.o[(T - 1) * D + d], o.value, allowed(o, T - 1, D));
     }
-    free_result(&r);
-    free_case(&c);
 }
 
 /* Goal:  a state that fades below the smallest number, and one that is forgotten at once.
@@ -343,20 +296,17 @@ TEST(fading)
     }
     c.decay[0] = 0x1p-70f;
     c.decay[1] = 0;
-    struct result r = run(&c, 1);
+    struct result r = run(&c);
     for (int t = 0; t < T; t++) {
         const real state = (real)ldexp(64, -70 * t);        /* t = 2 subnormal in float, 15 in double */
         twin_check_same("fades", t, 0, r.o[2 * t], state * 64);
         twin_check_same("forgets", t, 1, r.o[2 * t + 1], t == 0 ? 4096 : 0);
     }
-    free_result(&r);
 
     for (int i = 0; i < 2 * T; i++) c.k[i] = (real)(64 + i);
     c.decay[0] = 0;
-    r = run(&c, 2);
+    r = run(&c);
     for (int i = 0; i < 2 * T; i++) twin_check_same("itself alone", i / 2, i % 2, r.o[i], 64 * c.k[i]);
-    free_result(&r);
-    free_case(&c);
 }
 
 /* Goal:  NaN goes where it must, and no further; SiLU of the infinities.
@@ -371,13 +321,13 @@ TEST(not_finite)
     const real bad[5] = { NAN, NAN, NAN, -INFINITY, INFINITY };
     struct lightning c = draw(T, Q, D, 0);
     for (int h = 0; h < Q; h++) c.decay[h] = 0.5;
-    struct result clean = run(&c, 1);
+    struct result clean = run(&c);
     real *const operands[5] = { c.q, c.k, c.v, c.q, c.k };
     for (int kind = 0; kind < 5; kind++) {
         const int at = (ROW * Q + HEAD) * D + CHANNEL;
         const real was = operands[kind][at];
         operands[kind][at] = bad[kind];
-        struct result r = run(&c, 2);
+        struct result r = run(&c);
         operands[kind][at] = was;
         for (int i = 0; i < T * Q * D; i++) {
             const int t = i / (Q * D), h = i / D % Q, d = i % D, later = h == HEAD && t >= ROW;
@@ -392,10 +342,7 @@ TEST(not_finite)
             if (hit) ck_assert_msg(!isfinite(r.state[i]), "kind %d: state %d", kind, i);
             else twin_check_same("state", key, d, r.state[i], clean.state[i]);
         }
-        free_result(&r);
     }
-    free_result(&clean);
-    free_case(&c);
 }
 
 /* exp(-slope) of head h, SPEC 5.23. */
@@ -466,7 +413,7 @@ TEST(public_code)
         if (part == 2) c.v[row * D + d] = (real)silu(number);
     }
     for (int h = 0; h < Q; h++) c.decay[h] = (real)exp(-slope(1, 4, h, Q));
-    struct result r = run(&c, 1);
+    struct result r = run(&c);
     const struct shared shared = share(&c);
     for (int i = 0; i < T * Q * D; i++) {
         const int t = i / (Q * D), h = i / D % Q;
@@ -483,8 +430,4 @@ TEST(public_code)
         twin_check("state", i / (D * D), i % (D * D), r.state[i], state[i],
                    allowed(s, T - 1, D) + (T + 1) * (long double)twin_roundoff() * s.size);
     }
-    free(shared.keys);
-    free(shared.powers);
-    free_result(&r);
-    free_case(&c);
 }

@@ -1,52 +1,34 @@
 /* linear, SPEC 5.4, both bodies: against the formula in long double, against the loop of "Order" in real, and with
  * integers, where every order of summation is exact. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
 
-#include "guard.h"
+#include "formula_twin.h"
 #include "stored_twin.h"
-#include "twin.h"
 
 TIMEOUT(120);
 
-static real *new_reals(int64_t count)
+struct shape {
+    int64_t T, rows, cols;
+};
+
+/* bias may be NULL. */
+static void run(real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T, enum m3_linear body)
 {
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
-}
-
-/* One call in guarded buffers; copies y [T,rows] out. bias may be NULL. */
-static void run(real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T, enum m3_linear body,
-                int threads)
-{
-    const size_t size = (size_t)(T * w->rows) * sizeof *y;
-    struct guard y_guard, x_guard, bias_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, (size_t)(T * w->cols) * sizeof *x);
-    const real *bias_in = guard_input(&bias_guard, bias ? bias : x, bias ? (size_t)w->rows * sizeof *bias : 0);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, body), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->linear(&ctx, out, x_in, w, bias ? bias_in : NULL, T), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
-    ck_assert(guard_intact(&bias_guard));
+    const struct linear_values d = { T };
+    struct call c = CALL(call_linear, &d, 1, 3, OPERAND(y, T * w->rows), OPERAND(x, T * w->cols), OPERAND(w, 1),
+                         OPERAND(bias, bias ? w->rows : 0));
+    c.linear = body;
+    c.blas = body != M3_LINEAR_ORDERED;
+    call_all(&c);
 }
 
 /* ---- the twins. w [rows,cols] holds the expanded matrix, each number rounded once to real. */
 
 static real *expanded(const struct stored *s)
 {
-    real *w = new_reals(s->rows * s->cols);
+    real *w = reals(s->rows * s->cols);
     for (int64_t n = 0; n < s->rows; n++)
         for (int64_t k = 0; k < s->cols; k++) w[n * s->cols + k] = (real)stored_value(s, n, k);
     return w;
@@ -63,23 +45,6 @@ static real ordered(const real *x, const real *w, const real *bias, int64_t cols
     return bias ? s + *bias : s;
 }
 
-/* Without bias: the sum y [T,rows], and B [T,rows], the sum of absolute values. */
-static void exact(long double *y, long double *B, const real *x, const real *w, int64_t T, int64_t rows, int64_t cols)
-{
-    for (int64_t i = 0; i < T * rows; i++) {
-        y[i] = B[i] = 0;
-        for (int64_t k = 0; k < cols; k++) {
-            const long double product = (long double)w[i % rows * cols + k] * x[i / rows * cols + k];
-            y[i] += product;
-            B[i] += fabsl(product);
-        }
-    }
-}
-
-struct shape {
-    int64_t T, rows, cols;
-};
-
 /* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. Any
  * order of summation stays within (cols + 1 for a bias) u B; that a scaled weight is rounded is in w already. */
 static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64_t *state)
@@ -90,39 +55,26 @@ static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64
     stored_make(&s, kind, d.rows, d.cols);
     stored_random(&s, state);
     stored_give(&s, shift);
-    real *w = expanded(&s), *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows);
-    real *y = new_reals(count), *first = new_reals(count);
-    long double *want = malloc((size_t)count * sizeof *want), *B = malloc((size_t)count * sizeof *B);
-    if (!want || !B) abort();
-    for (int64_t i = 0; i < d.T * d.cols; i++) x[i] = (real)twin_fine(state);
-    for (int64_t i = 0; i < d.rows; i++) bias[i] = (real)twin_fine(state);
-    exact(want, B, x, w, d.T, d.rows, d.cols);
+    real *w = expanded(&s), *x = drawn(d.T * d.cols, 1, state), *bias = drawn(d.rows, 1, state), *y = reals(count);
+    long double *want = room(count, sizeof *want), *B = room(count, sizeof *B);
+    const double *wide_x = widened(x, d.T * d.cols), *wide_w = widened(w, d.rows * d.cols);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = twin_dot(&B[i], wide_w + i % d.rows * d.cols, wide_x + i / d.rows * d.cols, d.cols);
     for (int with_bias = 0; with_bias < 2; with_bias++)
         for (int body = M3_LINEAR_BLAS; body <= TWIN_LAST_BODY; body++) {
-            run(first, x, &s.weight, with_bias ? bias : NULL, d.T, (enum m3_linear)body, 1);
+            run(y, x, &s.weight, with_bias ? bias : NULL, d.T, (enum m3_linear)body);
             for (int64_t i = 0; i < count; i++) {
                 const int64_t t = i / d.rows, n = i % d.rows;
                 const long double bias_n = with_bias ? bias[n] : 0;
-                twin_check(name, t, n, first[i], want[i] + bias_n,
+                twin_check(name, t, n, y[i], want[i] + bias_n,
                            (d.cols + with_bias) * twin_roundoff() * (B[i] + fabsl(bias_n)));
                 if (body == M3_LINEAR_ORDERED)
-                    twin_check_same(name, t, n, first[i],
+                    twin_check_same(name, t, n, y[i],
                                     ordered(x + t * d.cols, w + n * d.cols, with_bias ? bias + n : NULL, d.cols));
-            }
-            for (int team = 1; team < TWIN_TEAMS; team++) {
-                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, (enum m3_linear)body, twin_threads[team]);
-                ck_assert_msg(memcmp(y, first, (size_t)count * sizeof *y) == 0, "%s, T %d: bits change with %d threads",
-                              name, (int)d.T, twin_threads[team]);
             }
         }
     ck_assert(stored_intact(&s));
-    free(w);
-    free(x);
-    free(bias);
-    free(y);
-    free(first);
-    free(want);
-    free(B);
+    rooms_free(0);
 }
 
 /* Goal:  both bodies are the matrix product, whatever the shape against panels and vectors.
@@ -199,10 +151,8 @@ TEST(integers_are_exact)
             stored_make(&s, kind, d.rows, d.cols);
             stored_integers(&s, &state);
             stored_give(&s, (i + 1) % 4);
-            real *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows), *y = new_reals(d.T * d.rows);
-            real *w = expanded(&s);
-            int64_t *sums = calloc((size_t)(d.T * d.rows), sizeof *sums);
-            if (!sums) abort();
+            real *x = reals(d.T * d.cols), *bias = reals(d.rows), *y = reals(d.T * d.rows), *w = expanded(&s);
+            int64_t *sums = room(d.T * d.rows, sizeof *sums);
             for (int64_t j = 0; j < d.T * d.cols; j++) x[j] = (real)(twin_pick(&state, 63) - 31);
             for (int64_t j = 0; j < d.rows; j++) bias[j] = (real)(twin_pick(&state, 63) - 31);
             for (int64_t j = 0; j < d.T * d.rows; j++)
@@ -211,17 +161,13 @@ TEST(integers_are_exact)
             for (int call = 0; call < 4; call++) {
                 const int with_bias = call % 2;
                 const enum m3_linear body = call < 2 || !TWIN_LAST_BODY ? M3_LINEAR_BLAS : M3_LINEAR_ORDERED;
-                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body, 1 + call);
+                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body);
                 for (int64_t j = 0; j < d.T * d.rows; j++)
                     twin_check(stored_types[kind].name, j / d.rows, j % d.rows, y[j],
                                sums[j] + (with_bias ? bias[j % d.rows] : 0), 0);
             }
             ck_assert(stored_intact(&s));
-            free(x);
-            free(bias);
-            free(y);
-            free(w);
-            free(sums);
+            rooms_free(0);
         }
 }
 
@@ -241,11 +187,11 @@ TEST_IF(ordered_row_alone, TWIN_IN_ORDER)
         stored_make(&s, kind, ROWS, COLS);
         stored_random(&s, &state);
         stored_give(&s, 1);
-        run(batch, x, &s.weight, NULL, T, M3_LINEAR_ORDERED, 1);
+        run(batch, x, &s.weight, NULL, T, M3_LINEAR_ORDERED);
         for (int cut = -1; cut < 3; cut++) {
             for (int64_t t = 0, piece = 0; t < T; piece++) {
                 const int64_t height = cut < 0 ? 1 : cuts[cut][piece];
-                run(pieces + t * ROWS, x + t * COLS, &s.weight, NULL, height, M3_LINEAR_ORDERED, 2);
+                run(pieces + t * ROWS, x + t * COLS, &s.weight, NULL, height, M3_LINEAR_ORDERED);
                 t += height;
             }
             for (int i = 0; i < T * ROWS; i++)
@@ -282,7 +228,7 @@ TEST(nan_spreads_to_its_outputs)
                 stored_give(&s, 3);
                 for (int i = 0; i < T * COLS; i++) x[i] = i % COLS < 256 ? (real)twin_fine(&state) : i / COLS % 2;
                 if (fault == X) x[3 * COLS + 2] = NAN;
-                run(y, x, &s.weight, NULL, T, (enum m3_linear)body, 2);
+                run(y, x, &s.weight, NULL, T, (enum m3_linear)body);
                 for (int64_t t = 0; t < T; t++)
                     for (int64_t n = 0; n < ROWS; n++) {
                         int nan = fault == X ? t == 3 : n == ROWS - 1;
@@ -313,7 +259,7 @@ TEST(overflow_and_underflow)
         stored_make(&s, sizeof(real) == 4 ? STORED_F32 : STORED_F64, ROWS, COLS);
         for (int i = 0; i < ROWS * COLS; i++) memcpy(&s.codes[i], &w[i], sizeof *w);      /* little-endian */
         stored_give(&s, 1);
-        run(y, x, &s.weight, NULL, T, (enum m3_linear)body, 1);
+        run(y, x, &s.weight, NULL, T, (enum m3_linear)body);
         for (int i = 0; i < T * ROWS; i++) twin_check_same("y", i / ROWS, i % ROWS, y[i], want[i]);
         ck_assert(stored_intact(&s));
     }

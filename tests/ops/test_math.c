@@ -161,6 +161,18 @@ static void try_pow(struct tally *t, double x, double y)
     judge(t, x, y, m3_pow(x, y), t->exact);
 }
 
+/* A set of `count` points in [a, b), of floats or of doubles. */
+static void try_between(void (*try)(struct tally *, double), const char *name, double bound, double a, double b,
+                        int floats, int count)
+{
+    struct tally *t = begin(name, bound);
+    for (int i = 0; i < count; i++) {
+        const double x = uniform(a, b);
+        try(t, floats ? (double)(float)x : x);
+    }
+    end(t, count);
+}
+
 /* ---- exp ---- */
 
 TEST(exp_special)
@@ -202,18 +214,10 @@ TEST(exp_points)
 TEST(exp_random)
 {
     draw_points(0);
-    struct tally *t = begin("exp floats [-104, 89)", exp_bound);
-    for (int i = 0; i < RANDOM; i++) try_exp(t, (float)uniform(-104, 89));
-    end(t, RANDOM);
-    t = begin("exp doubles [-1, 1)", exp_bound);
-    for (int i = 0; i < RANDOM; i++) try_exp(t, uniform(-1, 1));
-    end(t, RANDOM);
-    t = begin("exp doubles [-745.2, 709.8)", exp_bound);
-    for (int i = 0; i < RANDOM; i++) try_exp(t, uniform(-745.2, 709.8));
-    end(t, RANDOM);
-    t = begin("exp subnormal results", exp_bound);
-    for (int i = 0; i < RANDOM; i++) try_exp(t, uniform(-745.2, -708.39));
-    end(t, RANDOM);
+    try_between(try_exp, "exp floats [-104, 89)", exp_bound, -104, 89, 1, RANDOM);
+    try_between(try_exp, "exp doubles [-1, 1)", exp_bound, -1, 1, 0, RANDOM);
+    try_between(try_exp, "exp doubles [-745.2, 709.8)", exp_bound, -745.2, 709.8, 0, RANDOM);
+    try_between(try_exp, "exp subnormal results", exp_bound, -745.2, -708.39, 0, RANDOM);
 }
 
 /* ---- log ---- */
@@ -251,10 +255,8 @@ TEST(log_points)
 TEST(log_random)
 {
     draw_points(1);
-    struct tally *t = begin("log floats [1, 1e6)", log_bound);
-    for (int i = 0; i < RANDOM; i++) try_log(t, (float)uniform(1, 1e6));
-    end(t, RANDOM);
-    t = begin("log near 1", log_bound);
+    try_between(try_log, "log floats [1, 1e6)", log_bound, 1, 1e6, 1, RANDOM);
+    struct tally *t = begin("log near 1", log_bound);
     for (int i = 0; i < RANDOM; i++) try_log(t, 1 + random_binade(-53, -1) * (i % 2 ? 1 : -1));
     end(t, RANDOM);
     t = begin("log every exponent", log_bound);
@@ -326,10 +328,8 @@ TEST(sincos_rope)
 TEST(sincos_random)
 {
     draw_points(3);
-    struct tally *t = begin("sincos [0, pi)", sincos_bound);
-    for (int i = 0; i < RANDOM; i++) try_sincos(t, uniform(0, 3.1416));
-    end(t, RANDOM);
-    t = begin("sincos every exponent to 2^53", sincos_bound);
+    try_between(try_sincos, "sincos [0, pi)", sincos_bound, 0, 3.1416, 0, RANDOM);
+    struct tally *t = begin("sincos every exponent to 2^53", sincos_bound);
     for (int i = 0; i < RANDOM; i++) try_sincos(t, random_binade(-60, 53));
     end(t, RANDOM);
     t = begin("sincos near k pi/2", sincos_bound);
@@ -475,18 +475,10 @@ TEST(tail_points)
 TEST(tail_random)
 {
     draw_points(7);
-    struct tally *t = begin("tail floats [0, 38.6)", tail_bound);
-    for (int i = 0; i < RANDOM / 8; i++) try_tail(t, (float)uniform(0, 38.6));
-    end(t, RANDOM / 8);
-    t = begin("tail doubles [0, 3)", tail_bound);
-    for (int i = 0; i < RANDOM / 8; i++) try_tail(t, uniform(0, 3));
-    end(t, RANDOM / 8);
-    t = begin("tail doubles [3, 38.6)", tail_bound);
-    for (int i = 0; i < RANDOM / 8; i++) try_tail(t, uniform(3, 38.6));
-    end(t, RANDOM / 8);
-    t = begin("tail subnormal results", tail_bound);
-    for (int i = 0; i < RANDOM / 16; i++) try_tail(t, uniform(37.51, 38.6));
-    end(t, RANDOM / 16);
+    try_between(try_tail, "tail floats [0, 38.6)", tail_bound, 0, 38.6, 1, RANDOM / 8);
+    try_between(try_tail, "tail doubles [0, 3)", tail_bound, 0, 3, 0, RANDOM / 8);
+    try_between(try_tail, "tail doubles [3, 38.6)", tail_bound, 3, 38.6, 0, RANDOM / 8);
+    try_between(try_tail, "tail subnormal results", tail_bound, 37.51, 38.6, 0, RANDOM / 16);
 }
 
 /* Claim: it falls from each float to the next from 2^-24, where that step is 8 ulps of the result, to where it is

@@ -73,48 +73,32 @@ static void call_place(double *y, const struct field *in)
     y[0] = (double)(float)place;
 }
 
-static struct m3_ctx context(void)
+static struct m3_ctx ctx;
+
+static double of_one(m3_op_gelu *op, double x)
 {
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, 1, M3_LINEAR_ORDERED), 0);
-    return ctx;
+    const real operand = (real)x;
+    real result;
+    ck_assert_int_eq(op(&ctx, &result, &operand, 1), 0);
+    return (double)result;
 }
 
-static void call_gelu(double *y, const struct field *in)
-{
-    struct m3_ctx ctx = context();
-    real x = (real)in[0].x[0], result;
-    ck_assert_int_eq(M3_ENGINE()->ops->gelu(&ctx, &result, &x, 1), 0);
-    y[0] = (double)result;
-    m3_ctx_free(&ctx);
-}
-
-static void call_sigmoid(double *y, const struct field *in)
-{
-    struct m3_ctx ctx = context();
-    real x = (real)in[0].x[0], result;
-    ck_assert_int_eq(M3_ENGINE()->ops->sigmoid(&ctx, &result, &x, 1), 0);
-    y[0] = (double)result;
-    m3_ctx_free(&ctx);
-}
+static void call_gelu(double *y, const struct field *in) { y[0] = of_one(M3_ENGINE()->ops->gelu, in[0].x[0]); }
+static void call_sigmoid(double *y, const struct field *in) { y[0] = of_one(M3_ENGINE()->ops->sigmoid, in[0].x[0]); }
 
 static void call_swiglu(double *y, const struct field *in)
 {
-    struct m3_ctx ctx = context();
     real gate = (real)in[0].x[0], up = (real)in[1].x[0], result;
     ck_assert_int_eq(M3_ENGINE()->ops->swiglu(&ctx, &result, &gate, &up, 1, 1), 0);
     y[0] = (double)result;
-    m3_ctx_free(&ctx);
 }
 
 static void swiglu_oai(double *y, const struct field *in, enum m3_gate_clamp clamp)
 {
-    struct m3_ctx ctx = context();
     const struct m3_activation act = { 1, (real)1.702, 7, clamp };
     real gate = (real)in[0].x[0], up = (real)in[1].x[0], result;
     ck_assert_int_eq(M3_ENGINE()->ops->swiglu_oai(&ctx, &result, &gate, &up, 1, 1, &act), 0);
     y[0] = (double)result;
-    m3_ctx_free(&ctx);
 }
 
 static void call_swiglu_oai(double *y, const struct field *in) { swiglu_oai(y, in, M3_GATE_CLAMP_UPPER); }
@@ -123,17 +107,14 @@ static void call_swiglu_oai_both(double *y, const struct field *in) { swiglu_oai
 /* One channel whose state is k v = phi(64)/64 = 1, so that o = phi(x). */
 static void call_phi(double *y, const struct field *in)
 {
-    struct m3_ctx ctx = context();
     real q = (real)in[0].x[0], k = 64, v = (real)0x1p-6, decay = 0, state = 0, result;
     ck_assert_int_eq(m3_lightning_attention(&ctx, &result, &state, &q, &k, &v, &decay, 1, 1, 1), 0);
     y[0] = (double)result;
-    m3_ctx_free(&ctx);
 }
 
 /* pool_lse(scores): one block, whose keys of one channel are the scores; the query is 1. */
 static void call_pool_lse(double *y, const struct field *in)
 {
-    struct m3_ctx ctx = context();
     const struct m3_semantics semantics = { .pool = M3_POOL_LSE };
     const struct m3_index d = {
         .T = 1, .p0 = in[0].n - 1, .G = 1, .X = 1, .block = MOST, .B = 1, .N = 1, .semantics = &semantics
@@ -142,14 +123,12 @@ static void call_pool_lse(double *y, const struct field *in)
     for (int j = 0; j < in[0].n; j++) scores[j] = (real)in[0].x[j];
     ck_assert_int_eq(M3_ENGINE()->ops->block_scores(&ctx, &result, &one, scores, &d), 0);
     y[0] = (double)result;
-    m3_ctx_free(&ctx);
 }
 
 /* rope(position, channel, R, theta, f32): the channel's cosine and sine. */
 static void call_rope(double *y, const struct field *in)
 {
     enum { PAIRS = 64 };
-    struct m3_ctx ctx = context();
     real cos[PAIRS], sin[PAIRS];
     int64_t pos = (int64_t)in[0].whole[0], i = (int64_t)in[1].whole[0], R = (int64_t)in[2].whole[0];
     ck_assert(i < R / 2 && R / 2 <= PAIRS);
@@ -157,21 +136,18 @@ static void call_rope(double *y, const struct field *in)
     ck_assert_int_eq(M3_ENGINE()->ops->rope_table(&ctx, cos, sin, &pos, 1, R, in[3].x[0], angle), 0);
     y[0] = (double)cos[i];
     y[1] = (double)sin[i];
-    m3_ctx_free(&ctx);
 }
 
 /* ---- stored numbers: one of them, and as a weight that embed expands */
 
 static double expanded(enum m3_dtype dtype, enum m3_scaling scaling, const void *code, const void *scale)
 {
-    struct m3_ctx ctx = context();
     const struct m3_weight w = {
         .data = code, .scales = scale, .dtype = dtype, .scaling = scaling, .rows = 1, .cols = 1, .id = 1
     };
     const int32_t row = 0;
     real result;
     ck_assert_int_eq(M3_ENGINE()->ops->embed(&ctx, &result, &row, &w, 1), 0);
-    m3_ctx_free(&ctx);
     return (double)result;
 }
 
@@ -248,12 +224,10 @@ static void call_uniform(double *y, const struct field *in)
 static double jittered(double x, uint64_t key, int64_t place, int64_t width, int64_t channel, double eps)
 {
     enum { WIDEST = 64 };
-    struct m3_ctx ctx = context();
     real row[WIDEST];
     ck_assert(channel < width && width <= WIDEST);
     for (int i = 0; i < width; i++) row[i] = (real)x;
     ck_assert_int_eq(M3_ENGINE()->ops->jitter(&ctx, row, row, 1, width, place, eps, key), 0);
-    m3_ctx_free(&ctx);
     return (double)row[channel];
 }
 
@@ -301,7 +275,6 @@ static void call_logprob(double *y, const struct field *in)
  * place is its block. Every group must get the same list. */
 static void select_blocks(double *y, const struct field *in, int G, enum m3_selection selection)
 {
-    struct m3_ctx ctx = context();
     const struct field *rest = in + G;
     const struct m3_semantics semantics = { .selection = selection,
                                             .init_blocks = (int64_t)rest[2].whole[0],
@@ -320,7 +293,6 @@ static void select_blocks(double *y, const struct field *in, int G, enum m3_sele
     ck_assert(d.N <= MOST && in[G - 1].n == in[0].n);
     ck_assert_int_eq(M3_ENGINE()->ops->select_blocks(&ctx, ids, scores, &d), 0);
     for (int i = 0; i < d.N; i++) y[i] = ids[i] == ids[(G - 1) * d.N + i] ? ids[i] : NAN;
-    m3_ctx_free(&ctx);
 }
 
 static void call_select_blocks(double *y, const struct field *in) { select_blocks(y, in, 1, M3_SELECT_GROUP); }
@@ -331,7 +303,6 @@ static void call_select_shared(double *y, const struct field *in) { select_block
 static void call_union_keys(double *y, const struct field *in)
 {
     enum { G = 2 };
-    struct m3_ctx ctx = context();
     const struct m3_attend d = { .T = 1,
                                  .p0 = (int64_t)in[2].whole[0],
                                  .Q = G,
@@ -348,13 +319,11 @@ static void call_union_keys(double *y, const struct field *in)
         for (int g = 0; g < G; g++) v[(j * G + g) * MOST + j] = 1;
     ck_assert_int_eq(M3_ENGINE()->ops->attend_blocks(&ctx, o, lse, q, k, v, blocks, &d), 0);
     for (int64_t j = 0; j <= d.p0; j++) y[j] = (o[j] > 0) == (o[MOST + j] > 0) ? o[j] > 0 : NAN;
-    m3_ctx_free(&ctx);
 }
 
 /* route(s, bias, K): the ids, then the weights. */
 static void call_route(double *y, const struct field *in)
 {
-    struct m3_ctx ctx = context();
     int64_t K = (int64_t)in[2].whole[0];
     real s[MOST], bias[MOST], p[MOST];
     int32_t ids[MOST];
@@ -368,7 +337,6 @@ static void call_route(double *y, const struct field *in)
         y[k] = ids[k];
         y[K + k] = (double)p[k];
     }
-    m3_ctx_free(&ctx);
 }
 
 /* Names that end in _f32 or _f64 are of one engine. */
@@ -555,6 +523,7 @@ static int compare_vectors(struct vectors *vectors, const char *path, int data)
 
 TEST(vectors_of_text_and_data)
 {
+    ck_assert_int_eq(m3_ctx_init(&ctx, 1, M3_LINEAR_ORDERED), 0);
     static struct vectors text, data;
     int wrong = compare_vectors(&text, text_file, 0) + compare_vectors(&data, data_file, 1);
     for (int f = 0; f < FUNCTIONS; f++) {
@@ -566,4 +535,5 @@ TEST(vectors_of_text_and_data)
         ck_assert_msg(j < data.n, "not in %s: %s", data_file, text.text[i]);
     }
     ck_assert_msg(wrong == 0, "%d results differ", wrong);
+    m3_ctx_free(&ctx);
 }

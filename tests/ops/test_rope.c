@@ -1,56 +1,28 @@
 /* rope, SPEC 5.6: against the formula, and against turns known in advance. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-struct shape {
-    int64_t T, heads, D, R;
-};
-
-static real *new_reals(int64_t count)
+static void run(real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
-    real *reals = malloc((size_t)count * sizeof *reals);
-    if (!reals) abort();
-    return reals;
-}
-
-/* One call in guarded buffers; copies y [T,heads,D] out. */
-static void run(real *y, const real *x, const real *cosines, const real *sines, struct shape d, int threads,
-                int in_place)
-{
-    const size_t size = (size_t)(d.T * d.heads * d.D) * sizeof *y, table = (size_t)(d.T * (d.R / 2)) * sizeof *y;
-    struct guard y_guard, x_guard, cos_guard, sin_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, size);
-    const real *cos_in = guard_input(&cos_guard, cosines, table), *sin_in = guard_input(&sin_guard, sines, table);
-    if (in_place) x_in = memcpy(out, x, size);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->rope(&ctx, out, x_in, cos_in, sin_in, d.T, d.heads, d.D, d.R), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
-    ck_assert(guard_intact(&cos_guard));
-    ck_assert(guard_intact(&sin_guard));
+    const int64_t n = d.T * d.heads * d.D, table = d.T * (d.R / 2);
+    struct call c =
+        CALL(call_rope, &d, 1, 3, OPERAND(y, n), OPERAND(x, n), OPERAND(cosines, table), OPERAND(sines, table));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 /* The channel that turns with channel c. */
 static int64_t partner(int64_t c, int64_t R) { return c < R / 2 ? c + R / 2 : c - R / 2; }
 
 /* y against the formula within 3 u (|x_a cos| + |x_b sin|), and against "Order" in bits: both products rounded. */
-static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct shape d)
+static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct rope_values d)
 {
+    const int64_t table = d.T * (d.R / 2);
+    const double *wide = widened(x, d.T * d.heads * d.D), *wide_cos = widened(cosines, table),
+                 *wide_sin = widened(sines, table);
     for (int64_t t = 0; t < d.T; t++)
         for (int64_t h = 0; h < d.heads; h++)
             for (int64_t c = 0; c < d.D; c++) {
@@ -62,9 +34,10 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
                 }
                 const real other = x[head + partner(c, d.R)];
                 const real cosine = cosines[t * (d.R / 2) + c % (d.R / 2)], sine = sines[t * (d.R / 2) + c % (d.R / 2)];
-                const long double a = (long double)own * cosine, b = (long double)other * sine;
-                twin_check("y", t * d.heads + h, c, got, c < d.R / 2 ? a - b : a + b,
-                           3 * twin_roundoff() * (fabsl(a) + fabsl(b)));
+                long double size;
+                const long double want =
+                    twin_turned(&size, wide + head, wide_cos + t * (d.R / 2), wide_sin + t * (d.R / 2), c, d.R);
+                twin_check("y", t * d.heads + h, c, got, want, 3 * twin_roundoff() * size);
                 volatile real a_rounded = own * cosine, b_rounded = other * sine;
                 twin_check_same("y by the order of operations", t * d.heads + h, c, got,
                                 c < d.R / 2 ? a_rounded - b_rounded : a_rounded + b_rounded);
@@ -80,30 +53,23 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
  * off with five threads. */
 TEST(shapes_and_threads)
 {
-    static const struct shape shapes[] = {
+    static const struct rope_values shapes[] = {
         { 1, 1, 2, 2 },    { 2, 3, 3, 2 },    { 31, 1, 128, 64 }, { 32, 5, 17, 6 },
         { 33, 4, 24, 24 }, { 67, 7, 31, 22 }, { 3, 64, 128, 64 }, { 67, 33, 127, 62 },
     };
     uint64_t state = 56;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        const struct shape d = shapes[s];
+        const struct rope_values d = shapes[s];
         const int64_t count = d.T * d.heads * d.D, angles = d.T * (d.R / 2);
-        real *x = new_reals(count), *y = new_reals(count), *cosines = new_reals(angles), *sines = new_reals(angles);
-        for (int64_t i = 0; i < count; i++) x[i] = (real)twin_fine(&state);
+        real *x = drawn(count, 1, &state), *y = reals(count), *cosines = reals(angles), *sines = reals(angles);
         for (int64_t i = 0; i < angles; i++) {
             const double angle = 4 * twin_fine(&state);
             cosines[i] = (real)cos(angle);
             sines[i] = (real)sin(angle);
         }
-        for (int team = 0; team < TWIN_TEAMS; team++)
-            for (int in_place = 0; in_place < 2; in_place++) {
-                run(y, x, cosines, sines, d, twin_threads[team], in_place);
-                check_all(y, x, cosines, sines, d);
-            }
-        free(x);
-        free(y);
-        free(cosines);
-        free(sines);
+        run(y, x, cosines, sines, d);
+        check_all(y, x, cosines, sines, d);
+        rooms_free(0);
     }
 }
 
@@ -116,24 +82,22 @@ TEST(shapes_and_threads)
 TEST(one_hot_heads)
 {
     enum { D = 11, R = 8 };
-    const struct shape d = { 1, D, D, R };
+    const struct rope_values d = { 1, D, D, R };
     real x[D * D] = { 0 }, y[D * D], cosines[R / 2], sines[R / 2];
     for (int h = 0; h < D; h++) x[h * D + h] = 1;
     for (int i = 0; i < R / 2; i++) {
         cosines[i] = (real)ldexp(3, -i);
         sines[i] = (real)ldexp(5, -i);
     }
-    for (int in_place = 0; in_place < 2; in_place++) {
-        run(y, x, cosines, sines, d, 1, in_place);
-        for (int h = 0; h < D; h++)
-            for (int c = 0; c < D; c++) {
-                double want = 0;
-                if (c == h) want = h < R ? ldexp(3, -(h % 4)) : 1;
-                if (h < 4 && c == h + 4) want = ldexp(5, -h);
-                if (h >= 4 && h < R && c == h - 4) want = -ldexp(5, -c);
-                twin_check("y", h, c, y[h * D + c], want, 0);
-            }
-    }
+    run(y, x, cosines, sines, d);
+    for (int h = 0; h < D; h++)
+        for (int c = 0; c < D; c++) {
+            double want = 0;
+            if (c == h) want = h < R ? ldexp(3, -(h % 4)) : 1;
+            if (h < 4 && c == h + 4) want = ldexp(5, -h);
+            if (h >= 4 && h < R && c == h - 4) want = -ldexp(5, -c);
+            twin_check("y", h, c, y[h * D + c], want, 0);
+        }
 }
 
 /* Goal:  whole turns, quarter turns and 3-4-5 turns; each row by its own table.
@@ -143,7 +107,7 @@ TEST(one_hot_heads)
  * wrong sign. */
 TEST(exact_turns)
 {
-    const struct shape full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
+    const struct rope_values full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
     static const real turn_cos[5] = { 1, 0, -1, 0, 3 }, turn_sin[5] = { 0, 1, 0, -1, 4 };
     real x[20], y[20], cosines[10], sines[10];
     for (int t = 0; t < 5; t++) {
@@ -153,7 +117,7 @@ TEST(exact_turns)
             sines[t * 2 + i] = turn_sin[(t + i) % 5];
         }
     }
-    run(y, x, cosines, sines, full, 1, 0);
+    run(y, x, cosines, sines, full);
     /* clang-format off */
     static const int want[20] = {
         1, -31, 21, 11,             /* 0 and 90 degrees */
@@ -165,7 +129,7 @@ TEST(exact_turns)
     /* clang-format on */
     for (int i = 0; i < 20; i++) twin_check("R = D", i / 4, i % 4, y[i], want[i], 0);
 
-    run(y, x, turn_cos, turn_sin, two, 1, 0);       /* x read as [5,1,3] */
+    run(y, x, turn_cos, turn_sin, two);       /* x read as [5,1,3] */
     for (int t = 0; t < 5; t++) {
         const real a = x[t * 3], b = x[t * 3 + 1];
         twin_check("R = 2", t, 0, y[t * 3], a * turn_cos[t] - b * turn_sin[t], 0);
@@ -181,19 +145,17 @@ TEST(exact_turns)
 TEST(not_finite_and_copied)
 {
     enum { D = 9, R = 6 };
-    const struct shape d = { 1, 1, D, R };
+    const struct rope_values d = { 1, 1, D, R };
     const real cosines[3] = { 0.6, 0.6, 0.6 }, sines[3] = { 0.8, 0.8, 0.8 };
     real x[D] = { 1, NAN, INFINITY, 2, 3, 4, -0.0, NAN, -INFINITY }, y[D];
     unsigned char *payload = (unsigned char *)&x[7];
     payload[0] = 0x5A;
     payload[1] = 0x3C;
-    for (int in_place = 0; in_place < 2; in_place++) {
-        run(y, x, cosines, sines, d, 1, in_place);
-        ck_assert(isnan(y[1]) && isnan(y[4]));
-        twin_check_same("inf", 0, 2, y[2], INFINITY);
-        twin_check_same("inf", 0, 5, y[5], INFINITY);
-        twin_check("y", 0, 0, y[0], 1.0L * cosines[0] - 2.0L * sines[0], 3 * twin_roundoff() * (0.6 + 1.6));
-        twin_check("y", 0, 3, y[3], 2.0L * cosines[0] + 1.0L * sines[0], 3 * twin_roundoff() * (1.2 + 0.8));
-        ck_assert_mem_eq(y + R, x + R, (D - R) * sizeof *y);
-    }
+    run(y, x, cosines, sines, d);
+    ck_assert(isnan(y[1]) && isnan(y[4]));
+    twin_check_same("inf", 0, 2, y[2], INFINITY);
+    twin_check_same("inf", 0, 5, y[5], INFINITY);
+    twin_check("y", 0, 0, y[0], 1.0L * cosines[0] - 2.0L * sines[0], 3 * twin_roundoff() * (0.6 + 1.6));
+    twin_check("y", 0, 3, y[3], 2.0L * cosines[0] + 1.0L * sines[0], 3 * twin_roundoff() * (1.2 + 0.8));
+    ck_assert_mem_eq(y + R, x + R, (D - R) * sizeof *y);
 }

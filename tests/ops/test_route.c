@@ -1,66 +1,27 @@
 /* route, SPEC 5.14, against a search that takes the best expert K times, and against choices known in advance. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-/* One call in guarded buffers; copies ids and p [T,K] and the context's failure out, and returns the status. */
-static int run(int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E, int64_t K, int threads,
-               struct m3_failure *failure)
+static struct call call_of(int32_t *ids, real *p, const real *s, const real *bias, const struct route_values *d)
 {
-    const size_t count = (size_t)(T * K);
-    struct guard ids_guard, p_guard, s_guard, bias_guard;
-    int32_t *ids_out = guard_output(&ids_guard, count * sizeof *ids);
-    real *p_out = guard_output(&p_guard, count * sizeof *p);
-    const real *s_in = guard_input(&s_guard, s, (size_t)(T * E) * sizeof *s);
-    const real *bias_in = guard_input(&bias_guard, bias, (size_t)E * sizeof *bias);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    const int status = M3_ENGINE()->ops->route(&ctx, ids_out, p_out, s_in, bias_in, T, E, K);
-    *failure = ctx.failure;
-    m3_ctx_free(&ctx);
-
-    memcpy(ids, ids_out, count * sizeof *ids);
-    memcpy(p, p_out, count * sizeof *p);
-    ck_assert(guard_intact(&ids_guard));
-    ck_assert(guard_intact(&p_guard));
-    ck_assert(guard_intact(&s_guard));
-    ck_assert(guard_intact(&bias_guard));
-    return status;
-}
-
-/* ---- the twin: of one row, no NaN among the choices */
-
-static void choose(int32_t *ids, const real *s, const real *bias, int64_t E, int64_t K)
-{
-    for (int64_t k = 0; k < K; k++) {
-        int64_t best = -1;
-        for (int64_t e = 0; e < E; e++) {
-            int taken = 0;
-            for (int64_t j = 0; j < k; j++) taken |= ids[j] == e;
-            if (taken) continue;
-            volatile real choice = s[e] + bias[e], best_choice = best < 0 ? 0 : s[best] + bias[best];
-            if (best < 0 || choice > best_choice) best = e;         /* not >=: the lower id wins */
-        }
-        ids[k] = (int32_t)best;
-    }
+    return (struct call)CALL(call_route, d, 2, 2, OPERAND(ids, d->T * d->K), OPERAND(p, d->T * d->K),
+                             OPERAND(s, d->T * d->E), OPERAND(bias, d->E));
 }
 
 /* ids equal; p within (K + 1) u p of the exact quotient, and the bits of "Order". */
 static void check_row(int64_t t, const int32_t *ids, const real *p, const real *s, const real *bias, int64_t E,
                       int64_t K)
 {
-    int32_t *want = malloc((size_t)K * sizeof *want);
-    if (!want) abort();
-    choose(want, s, bias, E, K);
+    int32_t *want = room(K, sizeof *want);
+    double *choices = room(E, sizeof *choices);
+    for (int64_t e = 0; e < E; e++) {
+        volatile real choice = s[e] + bias[e];
+        choices[e] = (double)choice;
+    }
+    twin_choose(want, choices, E, K);
     long double exact = 0;
     real sum = 0;
     for (int64_t k = 0; k < K; k++) {
@@ -74,7 +35,6 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
         twin_check("p", t, k, p[k], quotient, (long double)(K + 1) * twin_roundoff() * quotient);
         twin_check_same("p by the order of operations", t, k, p[k], s[want[k]] / sum);
     }
-    free(want);
 }
 
 /* Goal:  the K best of every row, in order, and their weights; any shape, any number of threads.
@@ -86,33 +46,24 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
  * one bit off with five threads, a changed score. */
 TEST(shapes_and_threads)
 {
-    static const struct {
-        int64_t T, E, K;
-    } shapes[] = {
+    static const struct route_values shapes[] = {
         { 1, 1, 1 },    { 2, 3, 1 },    { 3, 3, 3 },   { 31, 17, 5 },  { 32, 128, 4 },
         { 33, 127, 8 }, { 67, 257, 4 }, { 5, 31, 31 }, { 2, 521, 33 }, { 1543, 128, 4 },
     };
     uint64_t state = 514;
     for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
         const int64_t T = shapes[c].T, E = shapes[c].E, K = shapes[c].K;
-        const size_t ids_size = (size_t)(T * K) * sizeof(int32_t), p_size = (size_t)(T * K) * sizeof(real);
-        real *s = malloc((size_t)(T * E) * sizeof *s), *bias = malloc((size_t)E * sizeof *bias), *p = malloc(p_size);
-        int32_t *ids = malloc(ids_size);
-        if (!s || !bias || !p || !ids) abort();
+        real *s = reals(T * E), *bias = reals(E), *p = reals(T * K);
+        int32_t *ids = room(T * K, sizeof *ids);
         for (int64_t i = 0; i < T * E; i++) {
             const double draw = fabs(twin_fine(&state)) + 0x1p-40;
             s[i] = (real)(i / E % 4 == 3 ? ceil(draw * 4) / 4 : draw);
         }
         for (int64_t e = 0; e < E; e++) bias[e] = (real)(floor(twin_draw(&state) * 4) / 4);
-        for (int team = 0; team < TWIN_TEAMS; team++) {
-            struct m3_failure failure;
-            ck_assert_int_eq(run(ids, p, s, bias, T, E, K, twin_threads[team], &failure), 0);
-            for (int64_t t = 0; t < T; t++) check_row(t, ids + t * K, p + t * K, s + t * E, bias, E, K);
-        }
-        free(s);
-        free(bias);
-        free(p);
-        free(ids);
+        struct call call = call_of(ids, p, s, bias, &shapes[c]);
+        call_all(&call);
+        for (int64_t t = 0; t < T; t++) check_row(t, ids + t * K, p + t * K, s + t * E, bias, E, K);
+        rooms_free(0);
     }
 }
 
@@ -161,8 +112,9 @@ TEST(known_choices)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         int32_t ids[E];
         real p[E];
-        struct m3_failure failure;
-        ck_assert_int_eq(run(ids, p, rows[r].s, rows[r].bias, 1, E, rows[r].K, 1, &failure), 0);
+        const struct route_values d = { 1, E, rows[r].K };
+        struct call call = call_of(ids, p, rows[r].s, rows[r].bias, &d);
+        call_all(&call);
         for (int k = 0; k < rows[r].K; k++) {
             ck_assert_msg(ids[k] == rows[r].ids[k], "row %d, slot %d: expert %d for %d", (int)r, k, (int)ids[k],
                           rows[r].ids[k]);
@@ -191,29 +143,25 @@ TEST(errors_name_their_place)
     };
     enum fault { SCORE, BIAS, INFINITIES, ZERO_SUM, NEGATIVE_SUM, NAN_SUM, FAULTS };
     for (enum fault fault = SCORE; fault < FAULTS; fault++)
-        for (int place = 0; place < 5; place++)
-            for (int team = 0; team < TWIN_TEAMS; team++) {
-                const int row = places[place].row, expert = places[place].expert, later = places[place].later;
-                const int sum = fault >= ZERO_SUM;
-                real bias[E] = { 0 };
-                for (int i = 0; i < T * E; i++) s[i] = (real)((i * 37 % 101 + 1) / 128.0);
-                if (later > row) s[later * E] = nan;                            /* later in the order: not named */
-                if (!sum && expert < E - 1) s[row * E + E - 1] = nan;
-                if (fault == SCORE) s[row * E + expert] = nan;
-                if (fault == BIAS) bias[expert] = nan;
-                if (fault == INFINITIES) {
-                    s[row * E + expert] = inf;
-                    bias[expert] = -inf;
-                }
-                for (int e = 0; sum && e < E; e++)
-                    s[row * E + e] = fault == ZERO_SUM ? 0 : fault == NEGATIVE_SUM ? -0.5 : -inf;
-                if (fault == NAN_SUM) s[row * E + expert] = inf;                /* chosen with -inf */
-                struct m3_failure failure;
-                ck_assert_int_eq(run(ids, p, s, bias, T, E, K, twin_threads[team], &failure), M3_WRONG);
-                ck_assert_ptr_nonnull(failure.what);
-                ck_assert_int_eq(failure.row, fault == BIAS ? 0 : row);         /* a bias is at fault in every row */
-                ck_assert_int_eq(failure.group, -1);
-                ck_assert_msg(failure.block == (sum ? -1 : expert), "fault %d, place %d, threads %d: expert %lld: %s",
-                              (int)fault, place, twin_threads[team], (long long)failure.block, failure.what);
+        for (int place = 0; place < 5; place++) {
+            const int row = places[place].row, expert = places[place].expert, later = places[place].later;
+            const int sum = fault >= ZERO_SUM;
+            const struct route_values d = { T, E, K };
+            real bias[E] = { 0 };
+            for (int i = 0; i < T * E; i++) s[i] = (real)((i * 37 % 101 + 1) / 128.0);
+            if (later > row) s[later * E] = nan;                            /* later in the order: not named */
+            if (!sum && expert < E - 1) s[row * E + E - 1] = nan;
+            if (fault == SCORE) s[row * E + expert] = nan;
+            if (fault == BIAS) bias[expert] = nan;
+            if (fault == INFINITIES) {
+                s[row * E + expert] = inf;
+                bias[expert] = -inf;
             }
+            for (int e = 0; sum && e < E; e++)
+                s[row * E + e] = fault == ZERO_SUM ? 0 : fault == NEGATIVE_SUM ? -0.5 : -inf;
+            if (fault == NAN_SUM) s[row * E + expert] = inf;                /* chosen with -inf */
+            struct call call = call_of(ids, p, s, bias, &d);
+            /* a bias is at fault in every row */
+            call_refused(&call, M3_WRONG, fault == BIAS ? 0 : row, NOWHERE, sum ? NOWHERE : expert);
+        }
 }

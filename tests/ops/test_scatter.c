@@ -1,61 +1,35 @@
 /* scatter, SPEC 5.21: a copy, so every claim is about bits. */
-#include "model/engine.h"
-#include "ops/ops.h"
-
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "guard.h"
-#include "twin.h"
+#include "op_driver.h"
 
 TIMEOUT(60);
 
 enum { HERE = 200025, OTHER = 200026 };
 
 /* Every real a number of its own, and now and then -0, an infinity, or a NaN with a payload. */
-static real *new_reals(int64_t count, uint64_t *state)
+static real *numbers(int64_t count, uint64_t *state)
 {
-    real *reals = malloc((size_t)count * sizeof *reals + 1);
-    if (!reals) abort();
+    real *x = reals(count);
     for (int64_t i = 0; i < count; i++) {
         const int64_t kind = twin_pick(state, 40);
-        reals[i] = (real)(kind == 0 ? -0.0 : kind == 1 ? -INFINITY : kind == 2 ? NAN : twin_fine(state));
-        if (kind == 2) memset(&reals[i], 0x11 + (int)(i % 7), 2);
+        x[i] = (real)(kind == 0 ? -0.0 : kind == 1 ? -INFINITY : kind == 2 ? NAN : twin_fine(state));
+        if (kind == 2) memset(&x[i], 0x11 + (int)(i % 7), 2);
     }
-    return reals;
+    return x;
 }
 
-struct place {
-    int status;
-    struct m3_failure failure;
-};
-
-/* One call in guarded buffers; copies y [T,H] out. M = 0: f is NULL, or points at nothing. */
-static struct place run(real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T, int64_t M,
-                        int64_t H, int threads, int in_place)
+/* M = 0: f is NULL, or points at nothing. */
+static struct call call_of(real *y, const real *x, const int32_t *ids, const real *f, const struct scatter_values *d)
 {
-    const size_t size = (size_t)(T * H) * sizeof *y;
-    struct guard y_guard, x_guard, ids_guard, f_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, size);
-    const int32_t *ids_in = guard_input(&ids_guard, ids, (size_t)T * sizeof *ids);
-    const real *f_in = guard_input(&f_guard, f ? (const void *)f : "", (size_t)(M * H) * sizeof *f);
-    if (in_place) x_in = memcpy(out, x, size);
+    struct call c = CALL(call_scatter, d, 1, 3, OPERAND(y, d->T * d->H), OPERAND(x, d->T * d->H), OPERAND(ids, d->T),
+                         OPERAND(f, d->M * d->H));
+    call_in_place(&c, 0, 0);
+    return c;
+}
 
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    struct place got = { .status = M3_ENGINE()->ops->scatter(&ctx, out, x_in, ids_in, f ? f_in : NULL, id, T, M, H) };
-    got.failure = ctx.failure;
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
-    ck_assert(guard_intact(&ids_guard));
-    ck_assert(guard_intact(&f_guard));
-    return got;
+static void run(real *y, const real *x, const int32_t *ids, const real *f, struct scatter_values d)
+{
+    struct call c = call_of(y, x, ids, f, &d);
+    call_all(&c);
 }
 
 /* How many of the first T ids are `id`. */
@@ -115,19 +89,12 @@ TEST(patterns_and_shapes)
             /* Other ids are its neighbours, and start and end marks. */
             for (int64_t t = 0; t < T; t++) ids[t] = placed(pattern, t, T, &state) ? id : (int32_t)(id ^ (1 + t % 3));
             const int64_t M = count(ids, id, T);
-            real *x = new_reals(T * H, &state), *f = new_reals(M * H, &state), *y = malloc((size_t)(T * H) * sizeof *y);
-            if (!y) abort();
-            for (int team = 0; team < TWIN_TEAMS; team++)
-                for (int in_place = 0; in_place < 2; in_place++) {
-                    ck_assert_int_eq(run(y, x, ids, f, id, T, M, H, twin_threads[team], in_place).status, 0);
-                    check_all(y, x, ids, f, id, T, H);
-                    if (M > 0) continue;
-                    ck_assert_int_eq(run(y, x, ids, NULL, id, T, M, H, twin_threads[team], in_place).status, 0);
-                    check_all(y, x, ids, f, id, T, H);
-                }
-            free(x);
-            free(f);
-            free(y);
+            real *x = numbers(T * H, &state), *f = numbers(M * H, &state), *y = reals(T * H);
+            run(y, x, ids, f, (struct scatter_values){ id, T, M, H });
+            check_all(y, x, ids, f, id, T, H);
+            if (M == 0) run(y, x, ids, NULL, (struct scatter_values){ id, T, M, H });
+            check_all(y, x, ids, f, id, T, H);
+            rooms_free(0);
         }
 }
 
@@ -140,10 +107,8 @@ TEST(known_rows)
     const real x[T * H] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, f[3 * H] = { -1, -2, -3, -4, -5, -6 };
     const real want[T * H] = { 1, 2, -1, -2, 5, 6, -3, -4, -5, -6, 11, 12 };
     real y[T * H];
-    for (int in_place = 0; in_place < 2; in_place++) {
-        ck_assert_int_eq(run(y, x, ids, f, HERE, T, 3, H, 1, in_place).status, 0);
-        ck_assert_mem_eq(y, want, sizeof want);
-    }
+    run(y, x, ids, f, (struct scatter_values){ HERE, T, 3, H });
+    ck_assert_mem_eq(y, want, sizeof want);
 }
 
 /* Goal:  images and videos, one call each, in either order, also in place.
@@ -157,24 +122,20 @@ TEST(two_kinds_in_turn)
     for (int t = 0; t < T; t++) ids[t] = t % 9 < 3 ? HERE : t % 9 < 7 ? OTHER : 5;
     const int64_t here = count(ids, HERE, T), other = count(ids, OTHER, T);
     ck_assert(here != other);
-    real *x = new_reals(T * H, &state), *f = new_reals(here * H, &state), *g = new_reals(other * H, &state);
+    const struct scatter_values d = { HERE, T, here, H }, e = { OTHER, T, other, H };
+    real *x = numbers(T * H, &state), *f = numbers(here * H, &state), *g = numbers(other * H, &state);
     real first[T * H], then[T * H], swapped[T * H];
-    for (int in_place = 0; in_place < 2; in_place++) {
-        ck_assert_int_eq(run(first, x, ids, f, HERE, T, here, H, 1, in_place).status, 0);
-        ck_assert_int_eq(run(then, first, ids, g, OTHER, T, other, H, 1, in_place).status, 0);
-        ck_assert_int_eq(run(first, x, ids, g, OTHER, T, other, H, 1, in_place).status, 0);
-        ck_assert_int_eq(run(swapped, first, ids, f, HERE, T, here, H, 1, in_place).status, 0);
-        ck_assert_mem_eq(then, swapped, sizeof then);
-        for (int t = 0; t < T; t++) {
-            const real *want = ids[t] == HERE    ? f + count(ids, HERE, t) * H
-                               : ids[t] == OTHER ? g + count(ids, OTHER, t) * H
-                                                 : x + t * H;
-            ck_assert_mem_eq(then + t * H, want, H * sizeof *want);
-        }
+    run(first, x, ids, f, d);
+    run(then, first, ids, g, e);
+    run(first, x, ids, g, e);
+    run(swapped, first, ids, f, d);
+    ck_assert_mem_eq(then, swapped, sizeof then);
+    for (int t = 0; t < T; t++) {
+        const real *want = ids[t] == HERE    ? f + count(ids, HERE, t) * H
+                           : ids[t] == OTHER ? g + count(ids, OTHER, t) * H
+                                             : x + t * H;
+        ck_assert_mem_eq(then + t * H, want, H * sizeof *want);
     }
-    free(x);
-    free(f);
-    free(g);
 }
 
 /* Goal:  another number of placeholders than M is an error, and nothing is written.
@@ -186,20 +147,13 @@ TEST(counts_refused)
     enum { T = 67, H = 17, SPARE = 3 };
     uint64_t state = 9;
     for (enum pattern pattern = 0; pattern < PATTERNS; pattern++)
-        for (int64_t off = -SPARE; off <= SPARE; off++)
-            for (int in_place = 0; in_place < 2; in_place++) {
-                int32_t ids[T];
-                for (int t = 0; t < T; t++) ids[t] = placed(pattern, t, T, &state) ? HERE : OTHER;
-                const int64_t M = count(ids, HERE, T) + off;
-                if (off == 0 || M < 0) continue;
-                real *x = new_reals(T * H, &state), *f = new_reals(M * H, &state), y[T * H];
-                const struct place got = run(y, x, ids, f, HERE, T, M, H, 1 + in_place, in_place);
-                ck_assert_msg(got.status == M3_BAD_INPUT || got.status == M3_USAGE, "status %d", got.status);
-                ck_assert_ptr_nonnull(got.failure.what);
-                if (in_place) ck_assert_mem_eq(y, x, sizeof y);
-                for (size_t i = 0; !in_place && i < sizeof y; i++)
-                    if (((unsigned char *)y)[i] != GUARD_POISON) ck_abort_msg("byte %zu was written", i);
-                free(x);
-                free(f);
-            }
+        for (int64_t off = -SPARE; off <= SPARE; off++) {
+            int32_t ids[T];
+            for (int t = 0; t < T; t++) ids[t] = placed(pattern, t, T, &state) ? HERE : OTHER;
+            const struct scatter_values d = { HERE, T, count(ids, HERE, T) + off, H };
+            if (off == 0 || d.M < 0) continue;
+            struct call c = call_of(reals(T * H), numbers(T * H, &state), ids, numbers(d.M * H, &state), &d);
+            c.checks_first = 1;
+            call_refused(&c, M3_BAD_INPUT, NOWHERE, NOWHERE, NOWHERE);
+        }
 }

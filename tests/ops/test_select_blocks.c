@@ -1,17 +1,9 @@
 /* select_blocks against a full sort that follows SPEC 5.9 word by word, and against lists worked out by hand. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(300);
-
-enum { MAX_BLOCKS = 1024 };
 
 static uint64_t state = 509;
 
@@ -21,12 +13,6 @@ struct select_case {
     real *m;                    /* [T,G,B] */
 };
 
-struct select_got {
-    int status;
-    struct m3_failure failure;
-    int32_t *ids;               /* [T,G,N] */
-};
-
 /* The released rules; scores are whole numbers in [-spread, spread], so that the smaller `spread`, the more ties. */
 static struct select_case draw(int64_t T, int64_t p0, int64_t G, int64_t block, int64_t N, int64_t spread)
 {
@@ -34,95 +20,41 @@ static struct select_case draw(int64_t T, int64_t p0, int64_t G, int64_t block, 
     c.semantics.local_blocks = 1;
     c.d.B = (p0 + T + block - 1) / block;
     const int64_t n = T * G * c.d.B;
-    c.m = malloc((size_t)n * sizeof *c.m);
+    c.m = reals(n);
     for (int64_t i = 0; i < n; i++) c.m[i] = (real)(twin_pick(&state, 2 * spread + 1) - spread);
     return c;
 }
 
-static struct select_got run(const struct select_case *c, int threads)
+static struct call call_of(const struct select_case *c)
 {
-    struct m3_index d = c->d;
-    d.semantics = &c->semantics;
-    const size_t n_ids = (size_t)(d.T * d.G * d.N) * sizeof(int32_t), n_m = (size_t)(d.T * d.G * d.B) * sizeof(real);
-    struct guard zones[2];
-    struct select_got got = { .ids = malloc(n_ids) };
-    int32_t *ids = guard_output(&zones[0], n_ids);
-    real *m = guard_input(&zones[1], c->m, n_m);
-    memset(ids, 0x5A, n_ids);           /* the usual poison, 0xFF, would be -1 */
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
-
-    got.status = M3_ENGINE()->ops->select_blocks(&ctx, ids, m, &d);
-
-    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
-    got.failure = ctx.failure;
-    memcpy(got.ids, ids, n_ids);
-    m3_ctx_free(&ctx);
-    for (int i = 0; i < 2; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
-    return got;
+    struct m3_index *d = room(1, sizeof *d);
+    *d = c->d;
+    d->semantics = &c->semantics;
+    const int64_t n = d->T * d->G;
+    int32_t *ids = room(n * d->N, sizeof *ids);
+    return (struct call)CALL(call_select_blocks, KEPT(struct select_blocks_values, d), 1, 1, OPERAND(ids, n * d->N),
+                             OPERAND(c->m, n * d->B));
 }
 
-static int32_t *run_ok(const struct select_case *c, int threads)
+/* Returns ids [T,G,N]. */
+static int32_t *run(const struct select_case *c)
 {
-    struct select_got got = run(c, threads);
-    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
-    return got.ids;
-}
-
-/* ---- the twin */
-
-struct candidate {
-    int64_t id;
-    int64_t forced;             /* 1, 2, .. in the order of the forced list; 0: not forced */
-    double score;
-};
-
-/* Forced ones in their order, then by score from the largest, then by id. */
-static int before(const void *x, const void *y)
-{
-    const struct candidate *a = x, *b = y;
-    if (a->forced != b->forced) return a->forced == 0 ? 1 : b->forced == 0 ? -1 : a->forced < b->forced ? -1 : 1;
-    if (a->score != b->score) return a->score > b->score ? -1 : 1;
-    return a->id < b->id ? -1 : 1;
-}
-
-static int ascending(const void *x, const void *y) { return *(const int32_t *)x < *(const int32_t *)y ? -1 : 1; }
-
-static void twin(int32_t *ids, const struct select_case *c, int64_t t, int64_t g)
-{
-    static struct candidate all[MAX_BLOCKS];
-    const struct m3_index *d = &c->d;
-    const struct m3_semantics *s = &c->semantics;
-    const int64_t own = (d->p0 + t) / d->block;
-    int64_t local = s->local_blocks, turn = 1, n = 0;
-    if (s->local_rule == M3_LOCAL_OWN && local > 1) local = 1;
-    for (int64_t b = 0; b <= own; b++) {
-        all[b] = (struct candidate){ .id = b, .score = c->m[(t * d->G + g) * d->B + b] };
-        for (int64_t g2 = 0; g2 < d->G && s->selection == M3_SELECT_SHARED; g2++)
-            all[b].score = fmax(all[b].score, c->m[(t * d->G + g2) * d->B + b]);
-    }
-    for (int64_t i = 0; i < local && own - i >= 0; i++) all[own - i].forced = turn++;
-    for (int64_t b = 0; b < s->init_blocks && b <= own; b++)
-        if (all[b].forced == 0) all[b].forced = turn++;
-    qsort(all, (size_t)own + 1, sizeof *all, before);
-    for (int64_t i = 0; i <= own && n < d->N; i++)
-        if (all[i].forced > 0 || all[i].score > -INFINITY) ids[n++] = (int32_t)all[i].id;
-    qsort(ids, (size_t)n, sizeof *ids, ascending);
-    while (n < d->N) ids[n++] = -1;
+    struct call call = call_of(c);
+    call_all(&call);
+    return call.p[0].at;
 }
 
 static void check_case(const struct select_case *c)
 {
-    static int32_t want[MAX_BLOCKS];
-    const int64_t N = c->d.N, n = c->d.T * c->d.G;
-    int32_t *ids = run_ok(c, 1);
-    for (int i = 1; i < TWIN_TEAMS; i++) {
-        int32_t *other = run_ok(c, twin_threads[i]);
-        ck_assert_msg(memcmp(ids, other, (size_t)(n * N) * sizeof *ids) == 0, "%d threads", twin_threads[i]);
-        free(other);
-    }
+    const struct m3_semantics *s = &c->semantics;
+    const struct twin_rules rules = { s->selection == M3_SELECT_SHARED, s->local_rule == M3_LOCAL_OWN, s->local_blocks,
+                                      s->init_blocks };
+    const int64_t N = c->d.N, G = c->d.G, n = c->d.T * G;
+    const double *m = widened(c->m, n * c->d.B);
+    int32_t *want = room(N, sizeof *want);
+    const int32_t *ids = run(c);
     for (int64_t i = 0; i < n; i++) {
-        twin(want, c, i / c->d.G, i % c->d.G);
+        twin_select(want, m + i / G * G * c->d.B, i % G, G, c->d.B, (c->d.p0 + i / G) / c->d.block, N, &rules);
         for (int64_t k = 0; k < N; k++)
             ck_assert_msg(ids[i * N + k] == want[k],
                           "ids[%lld,%lld,%lld] %d for %d; block %lld N %lld, selection %d, local %lld %d, init %lld",
@@ -131,7 +63,6 @@ static void check_case(const struct select_case *c)
                           (long long)c->semantics.local_blocks, (int)c->semantics.local_rule,
                           (long long)c->semantics.init_blocks);
     }
-    free(ids);
 }
 
 /* ---- tests */
@@ -187,20 +118,17 @@ TEST(by_hand)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct select_case c = draw(1, 22, G, 4, N, 0);
         /* clang-format on */
-        free(c.m);
         c.d.B = B;
-        c.m = malloc(sizeof rows[i].m);
+        c.m = reals(G * B);
         memcpy(c.m, rows[i].m, sizeof rows[i].m);
         c.semantics = (struct m3_semantics){ .selection = rows[i].selection,
                                              .init_blocks = rows[i].init,
                                              .local_blocks = rows[i].local,
                                              .local_rule = rows[i].rule };
-        int32_t *ids = run_ok(&c, 1);
+        int32_t *ids = run(&c);
         for (int k = 0; k < G * N; k++)
             ck_assert_msg(ids[k] == rows[i].want[k / N][k % N], "row %d of the table: ids[%d,%d] %d for %d", (int)i,
                           k / N, k % N, (int)ids[k], (int)rows[i].want[k / N][k % N]);
-        free(ids);
-        free(c.m);
     }
 }
 
@@ -225,17 +153,16 @@ TEST(full_sort)
         c.semantics.local_blocks = twin_pick(&state, 6);
         c.semantics.init_blocks = twin_pick(&state, 4);
         const int64_t G = c.d.G, B = c.d.B, wide = B + i % 3;
-        real *m = malloc((size_t)(c.d.T * G * wide) * sizeof *m);
+        real *m = reals(c.d.T * G * wide);
         for (int64_t at = 0; at < c.d.T * G * wide; at++) {
             const int64_t b = at % wide, own = (c.d.p0 + at / wide / G) / c.d.block;
             const real plain = b < B ? c.m[at / wide * B + b] : 0;
             m[at] = b > own ? (real)NAN : twin_pick(&state, 10) == 0 ? special[twin_pick(&state, 4)] : plain;
         }
-        free(c.m);
         c.m = m;
         c.d.B = wide;
         check_case(&c);
-        free(m);
+        rooms_free(0);
     }
 }
 
@@ -250,14 +177,12 @@ TEST(around_N)
     for (int i = 0; i < 10; i++) {
         struct select_case c = draw(3, n_blocks[i / 2] * 128 - 3, 2, 128, 16, i % 2 ? 0 : 1000000);
         check_case(&c);
-        int32_t *ids = run_ok(&c, 1);
+        int32_t *ids = run(&c);
         for (int k = 0; k < 3 * 2 * 16; k++) {
             const int slot = k % 16, B = (int)n_blocks[i / 2];
             if (B <= 16) ck_assert_int_eq(ids[k], slot < B ? slot : -1);
             else if (i % 2) ck_assert_int_eq(ids[k], slot < 15 ? slot : B - 1);
         }
-        free(ids);
-        free(c.m);
     }
 }
 
@@ -279,17 +204,9 @@ TEST(nan_scores)
             for (int64_t b2 = (10 + n / 3) / 4 + 1; b2 < B; b2++) c.m[n * B + b2] = NAN;
         for (int64_t n = at; n < T * 3; n += 1 + i % 5)
             for (int64_t b2 = n == at ? b : 0; b2 < B; b2 += 1 + i % 3) c.m[n * B + b2] = NAN;
-        for (int n = 0; n < TWIN_TEAMS; n++) {
-            struct select_got got = run(&c, twin_threads[n]);
-            ck_assert_int_eq(got.status, M3_WRONG);
-            ck_assert_ptr_nonnull(got.failure.what);
-            ck_assert_msg(got.failure.row == at / 3 && got.failure.group == at % 3 && got.failure.block == b,
-                          "row %lld group %lld block %lld, not %lld %lld %lld; selection %d",
-                          (long long)got.failure.row, (long long)got.failure.group, (long long)got.failure.block,
-                          (long long)at / 3, (long long)at % 3, (long long)b, (int)c.semantics.selection);
-            free(got.ids);
-        }
-        free(c.m);
+        struct call call = call_of(&c);
+        call_refused(&call, M3_WRONG, at / 3, at % 3, b);
+        rooms_free(0);
     }
 }
 
@@ -298,16 +215,13 @@ TEST(nan_scores)
 TEST(alone_as_in_a_batch)
 {
     struct select_case c = draw(131, 9, 3, 7, 6, 40);
-    int32_t *whole = run_ok(&c, 2);
+    int32_t *whole = run(&c);
     for (int64_t t = 0; t < 131; t++) {
         struct select_case row = c;
         row.d.T = 1;
         row.d.p0 += t;
         row.m += t * 3 * c.d.B;
-        int32_t *ids = run_ok(&row, 1);
+        int32_t *ids = run(&row);
         ck_assert_mem_eq(ids, whole + t * 3 * 6, 3 * 6 * sizeof *ids);
-        free(ids);
     }
-    free(whole);
-    free(c.m);
 }

@@ -1,38 +1,23 @@
 /* sigmoid, SPEC 5.13, against the formula in long double. */
-#include "model/engine.h"
-#include "ops/ops.h"
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
 
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-/* One call in guarded buffers; copies y [n] out. */
-static void run(real *y, const real *x, int64_t n, int threads)
+static void run(real *y, const real *x, int64_t n)
 {
-    const size_t size = (size_t)n * sizeof *y;
-    struct guard y_guard, x_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *x_in = guard_input(&x_guard, x, size);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->sigmoid(&ctx, out, x_in, n), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&x_guard));
+    struct call c = CALL(call_sigmoid, &(struct sigmoid_values){ n }, 1, 1, OPERAND(y, n), OPERAND(x, n));
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 /* In float the correctly rounded value; in double within 6 u y, or half of the smallest number. */
 static void check_one(const char *what, int64_t i, real got, real x)
 {
-    const long double want = 1 / (1 + expl(-(long double)x));
+    const long double want = twin_sigmoid(x);
     twin_check(what, 0, i, got, want, 6 * twin_roundoff() * want + twin_least() / 2);
     if (sizeof(real) == 4) twin_check_same(what, 0, i, got, (real)want);
 }
@@ -67,19 +52,19 @@ TEST(known_values)
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         real y;
-        run(&y, &known[i].x, 1, 1);
+        run(&y, &known[i].x, 1);
         twin_check_same("known", 0, (int64_t)i, y, known[i].y);
     }
     for (int i = 0; i < 6; i++) {
         real y;
-        run(&y, sizeof(real) == 4 ? &ends_of_float[i].x : &ends_of_double[i].x, 1, 1);
+        run(&y, sizeof(real) == 4 ? &ends_of_float[i].x : &ends_of_double[i].x, 1);
         twin_check_same("end", 0, i, y, sizeof(real) == 4 ? ends_of_float[i].y : ends_of_double[i].y);
     }
     const real one = 1, minus_one = -1;
     real y;
-    run(&y, &one, 1, 1);
+    run(&y, &one, 1);
     twin_check("sig(1)", 0, 0, y, 0.7310585786300048792512L, 6 * twin_roundoff() * 0.74);
-    run(&y, &minus_one, 1, 1);
+    run(&y, &minus_one, 1);
     twin_check("sig(-1)", 0, 0, y, 0.2689414213699951207488L, 6 * twin_roundoff() * 0.27);
 }
 
@@ -107,15 +92,11 @@ TEST(lengths_and_threads)
         x[i] = low = nextafterf(low, -200);
         x[i + 1] = high = nextafterf(high, 200);
     }
-    for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++)
-        for (int team = 0; team < TWIN_TEAMS; team++) {
-            const int64_t n = lengths[length], from = n < MOST ? 1000 : 0;
-            static real first[MOST];
-            run(y, x + from, n, twin_threads[team]);
-            if (team == 0) memcpy(first, y, (size_t)n * sizeof *y);
-            ck_assert(memcmp(first, y, (size_t)n * sizeof *y) == 0);
-            for (int64_t i = 0; team == 0 && i < n; i++) check_one("y", i, y[i], x[from + i]);
-        }
+    for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++) {
+        const int64_t n = lengths[length], from = n < MOST ? 1000 : 0;
+        run(y, x + from, n);
+        for (int64_t i = 0; i < n; i++) check_one("y", i, y[i], x[from + i]);
+    }
 }
 
 /* Goal:  y(x) + y(-x) = 1: the result for a negative x is not 1 minus a rounded one.
@@ -131,8 +112,8 @@ TEST(both_signs_sum_to_one)
         x[i] = (real)ldexp(fabs(twin_fine(&state)) * 60, -(int)twin_pick(&state, 30));
         minus_x[i] = -x[i];
     }
-    run(y, x, N, 1);
-    run(minus_y, minus_x, N, 1);
+    run(y, x, N);
+    run(minus_y, minus_x, N);
     const double allowed = (sizeof(real) == 4 ? 1 : 6) * twin_roundoff();
     for (int i = 0; i < N; i++) {
         const long double sum = (long double)y[i] + minus_y[i];

@@ -1,34 +1,19 @@
-/* swiglu_oai, SPEC 5.11, against the formula in long double. */
-#include "model/engine.h"
-#include "ops/ops.h"
+/* swiglu_oai and swiglu, SPEC 5.11 and 5.12, against the formula in long double. */
+#include "op_driver.h"
 
-#include <check.h>
 #include <float.h>
-#include <math.h>
 
-#include "guard.h"
-#include "twin.h"
+#include "formula_twin.h"
 
 TIMEOUT(60);
 
-/* One call in guarded buffers; copies y [T,F] out. */
-static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act,
-                int threads)
+static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act)
 {
-    const size_t size = (size_t)(T * F) * sizeof *y;
-    struct guard y_guard, gate_guard, up_guard;
-    real *out = guard_output(&y_guard, size);
-    const real *gate_in = guard_input(&gate_guard, gate, size), *up_in = guard_input(&up_guard, up, size);
-
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
-    ck_assert_int_eq(M3_ENGINE()->ops->swiglu_oai(&ctx, out, gate_in, up_in, T, F, act), 0);
-    m3_ctx_free(&ctx);
-
-    memcpy(y, out, size);
-    ck_assert(guard_intact(&y_guard));
-    ck_assert(guard_intact(&gate_guard));
-    ck_assert(guard_intact(&up_guard));
+    const struct swiglu_oai_values d = { T, F, act };
+    struct call c = CALL(call_swiglu_oai, &d, 1, 2, OPERAND(y, T * F), OPERAND(gate, T * F), OPERAND(up, T * F));
+    if (!act->oai) c.body = call_swiglu, c.self = KEPT(struct swiglu_values, T, F);
+    call_in_place(&c, 0, 0);
+    call_all(&c);
 }
 
 static struct m3_activation activation(double alpha, double limit, enum m3_gate_clamp clamp)
@@ -36,28 +21,21 @@ static struct m3_activation activation(double alpha, double limit, enum m3_gate_
     return (struct m3_activation){ 1, (real)alpha, (real)limit, clamp };
 }
 
+static const struct m3_activation swiglu = { .oai = 0, .alpha = 1, .limit = INFINITY };
+
 /* ---- the twin */
 
-static long double sig(long double x) { return 1 / (1 + expl(-x)); }
-
-/* NaN passes, because every comparison with it is false. */
 static real clamped_gate(real gate, const struct m3_activation *act)
 {
-    if (gate > act->limit) return act->limit;
-    return act->clamp == M3_GATE_CLAMP_BOTH && gate < -act->limit ? -act->limit : gate;
-}
-
-static real clamped_up(real up, const struct m3_activation *act)
-{
-    return up > act->limit ? act->limit : up < -act->limit ? -act->limit : up;
+    return (real)twin_clamped(gate, act->clamp == M3_GATE_CLAMP_BOTH ? -act->limit : -INFINITY, act->limit);
 }
 
 /* The bits of "Order" with a correctly rounded logistic function. Ours is that in float, for nearly every argument. */
 static real order(real gate, real up, const struct m3_activation *act)
 {
-    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
-    volatile real a = act->alpha * g, u_plus_1 = u + 1, product = u_plus_1 * g;
-    return product * (real)sig(a);
+    const real g = clamped_gate(gate, act), u = (real)twin_clamped(up, -act->limit, act->limit);
+    volatile real a = act->alpha * g, linear = act->oai ? u + 1 : u, product = linear * g;
+    return product * (real)twin_sigmoid(a);
 }
 
 /* Within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))) where sig and y are normal numbers, because u does not apply below
@@ -66,8 +44,10 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
 {
     const real by_order = order(gate, up, act);
     if (sizeof(real) == 4) twin_check_same("y by the order of operations", t, i, got, by_order);
-    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
-    const long double a = (long double)act->alpha * g, s = sig(a), want = ((long double)u + 1) * g * s;
+    const struct twin_gates gates = { act->oai, act->clamp == M3_GATE_CLAMP_BOTH, (double)act->alpha,
+                                      (double)act->limit };
+    const long double a = (long double)act->alpha * clamped_gate(gate, act), s = twin_sigmoid(a),
+                      want = twin_gated(gate, up, &gates);
     const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
     if (!isfinite(by_order)) twin_check_same("not finite", t, i, got, by_order);
     else if (by_order == 0) twin_check("zero", t, i, got, 0, 0);
@@ -75,11 +55,12 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
         twin_check("y", t, i, got, want, 9 * twin_roundoff() * fabsl(want) * (1 + fabsl(a) * (1 - s)));
 }
 
-/* Goal:  the activation of every element; gate and up not exchanged; any shape, any number of threads, both clamps.
- * Given: gate and up to 20, both signs, all sizes, so that both limits are passed; T and F 1, odd, prime, enough for
+/* Goal:  the activation of every element; gate and up not exchanged; any shape, any number of threads, both clamps;
+ *        swiglu has no clamp, no +1, and alpha 1.
+ * Given: gate and up to 20 (swiglu: 40 and 1000), both signs, all sizes, so that both limits are passed; T and F 1, odd, prime, enough for
  *        five threads; M3's alpha and limit, and others.
  * Claim: within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))); in float the bits of SPEC's order of operations.
- * Seen to fail with act.alpha, act.no_plus_one, act.no_clamp, act.gate_lower, act.up_upper, act.swap,
+ * Seen to fail with the clamps, the +1 or the alpha of swiglu_oai in swiglu, up (g s) in another order (in float), act.alpha, act.no_plus_one, act.no_clamp, act.gate_lower, act.up_upper, act.swap,
  * act.params_dropped (alpha, limit, clamp), exp of a float, in float (u + 1) (g s) and alpha g not rounded, 20 u off,
  * the last element left out, one too many, one bit off with five threads. */
 TEST(shapes_and_threads)
@@ -92,22 +73,25 @@ TEST(shapes_and_threads)
         { 33, 257, 1.702, 7 }, { 67, 33, 1.702, 3 }, { 67, 521, 0.5, 7 }, { 1, 6151, 1.702, 7 }, { 67, 3079, 1.702, 7 },
     };
     enum { MOST = 67 * 3079 };
-    static real gate[MOST], up[MOST], y[MOST], first[MOST];
+    static real gate[MOST], up[MOST], y[MOST];
     uint64_t state = 511;
     for (int i = 0; i < MOST; i++) {
         gate[i] = (real)(ldexp(20, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
         up[i] = (real)(ldexp(20, i % 2 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++)
-            for (int team = 0; team < TWIN_TEAMS; team++) {
-                const int64_t T = shapes[s].T, F = shapes[s].F;
-                const struct m3_activation act = activation(shapes[s].alpha, shapes[s].limit, clamp);
-                run(y, gate, up, T, F, &act, twin_threads[team]);
-                if (team == 0) memcpy(first, y, (size_t)(T * F) * sizeof *y);
-                ck_assert(memcmp(first, y, (size_t)(T * F) * sizeof *y) == 0);
-                for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
-            }
+        for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++) {
+            const int64_t T = shapes[s].T, F = shapes[s].F;
+            const struct m3_activation act = activation(shapes[s].alpha, shapes[s].limit, clamp);
+            run(y, gate, up, T, F, &act);
+            for (int64_t i = 0; i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
+        }
+    for (int i = 0; i < MOST; i++) gate[i] *= 2, up[i] *= 50;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int64_t F = shapes[s].F, n = shapes[s].T * F;
+        run(y, gate, up, shapes[s].T, F, &swiglu);
+        for (int64_t i = 0; i < n; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &swiglu);
+    }
 }
 
 /* Goal:  the edges of the clamps, in every combination of gate and up.
@@ -132,7 +116,7 @@ TEST(edges_of_the_clamps)
     }
     for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++) {
         const struct m3_activation act = activation(1.702, 7, clamp);
-        run(y, gate, up, N, N, &act, 1);
+        run(y, gate, up, N, N, &act);
         for (int i = 0; i < N * N; i++) {
             check_one(i / N, i % N, y[i], gate[i], up[i], &act);
             if (isnan(gate[i]) || isnan(up[i])) ck_assert(isnan(y[i]));
@@ -164,7 +148,7 @@ TEST(known_values)
         const struct m3_activation act = activation(1.75, 7, known[k].both ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER);
         const real gate = (real)known[k].gate, up = (real)known[k].up;
         real y;
-        run(&y, &gate, &up, 1, 1, &act, 1);
+        run(&y, &gate, &up, 1, 1, &act);
         const long double spread = 1 + 1.75 * fmin(fabs(known[k].gate), 8);        /* |alpha g| is no larger here */
         twin_check("y", 0, (int64_t)k, y, known[k].y, 9 * twin_roundoff() * fabsl(known[k].y) * spread);
     }
@@ -172,7 +156,44 @@ TEST(known_values)
     for (int i = 0; i < 2; i++) {
         const struct m3_activation act = activation(1.75, 7, M3_GATE_CLAMP_UPPER);
         real y;
-        run(&y, &gates[i], &up, 1, 1, &act, 1);
+        run(&y, &gates[i], &up, 1, 1, &act);
         ck_assert(isnan(y));
+    }
+}
+
+/* Goal:  what is known in advance, and the ends of the range.
+ * Given: zeros of both signs, large numbers of both signs, infinities, NaN; the clamps and constants of swiglu_oai
+ *        would show at gate 8, up 8 and at up = -1.
+ * Claim: these values. The reference numbers were computed with 40 digits (mpmath 1.3).
+ * Seen to fail with exp(g) / (1 + exp(g)), NaN made 0, up (g s) in another order, gate and up exchanged, the clamps,
+ * the +1 or the alpha of swiglu_oai. */
+TEST(known_values_of_swiglu)
+{
+    const real inf = INFINITY, nan = NAN, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
+    const struct {
+        real gate, up, y;
+    } exact[] = {
+        { 0, 5, 0 },         { -0.0, 5, -0.0 }, { 0, -5, -0.0 },  { 3, 0, 0 },        { 100, 3, 300 },
+        { 1000, -7, -7000 }, { max, 1, max },   { max, 2, inf },  { -1000, 3, -0.0 }, { -1e30, 3, -0.0 },
+        { inf, 2, inf },     { inf, 0, nan },   { -inf, 1, nan }, { -max, 2, nan },   { nan, 1, nan },
+        { 1, nan, nan },     { 0, inf, nan },   { nan, 0, nan },  { 100, inf, inf },  { -1000, inf, nan },
+    };
+    const struct {
+        real gate, up;
+        long double y;
+    } close[] = {
+        { 1, 1, 0.7310585786300048792512L },    { -1, 1, -0.2689414213699951207488L },
+        { 1, -1, -0.7310585786300048792512L },  { 8, 8, 63.97853759165014540135L },
+        { -8, -8, 0.02146240834985459864821L },
+    };
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
+        real y;
+        run(&y, &exact[i].gate, &exact[i].up, 1, 1, &swiglu);
+        twin_check_same("y", 0, (int64_t)i, y, exact[i].y);
+    }
+    for (int i = 0; i < 5; i++) {
+        real y;
+        run(&y, &close[i].gate, &close[i].up, 1, 1, &swiglu);
+        twin_check("y", 1, i, y, close[i].y, 9 * twin_roundoff() * fabsl(close[i].y) * (1 + fabs(close[i].gate)));
     }
 }

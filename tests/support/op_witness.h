@@ -1,74 +1,51 @@
-/* Every operator and composite of `m3ref op` once more: plain formulas in double, written from SPEC 5, 6.2 and 12, that
- * use nothing of ref/ but the decoding of stored numbers. Fills the outputs of a case. */
+/* Every operator and composite of `m3ref op` once more, by the formulas of formula_twin.h and derivative_twin.h, which use
+ * nothing of ref/. Fills the outputs of a case. */
 #ifndef M3_TESTS_OP_WITNESS_H
 #define M3_TESTS_OP_WITNESS_H
 
 #include "op_cases.h"
 #include "op_witness_backward.h"
 
-/* The operands of one case by name; freed together. */
-struct witness {
-    struct op_case *c;
-    double *owned[64];
-    int owned_count;
-};
+static inline double *w_room(int64_t count) { return room(count, sizeof(double)); }
 
-static inline double *w_room(struct witness *w, int64_t count)
-{
-    ck_assert_int_lt(w->owned_count, 64);
-    return w->owned[w->owned_count++] = calloc((size_t)count + 1, sizeof(double));
-}
-
-static inline struct op_values w_in(struct witness *w, const char *name)
-{
-    struct op_values v = op_tensor(w->c->file, w->c->number, name);
-    ck_assert_int_lt(w->owned_count, 64);
-    w->owned[w->owned_count++] = v.x;
-    return v;
-}
-
-static inline double w_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static inline double w_sigmoid(double x) { return (double)twin_sigmoid(x); }
 
 /* ---- norms */
 
-static inline void w_rms(double *y, const double *x, const double *w, int64_t rows, int64_t n, double eps,
-                         double offset)
+static inline void w_store(double *to, const long double *from, int64_t n)
 {
-    for (int64_t t = 0; t < rows; t++) {
-        double sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += x[t * n + i] * x[t * n + i];
-        for (int64_t i = 0; i < n; i++) y[t * n + i] = x[t * n + i] / sqrt(sum / (double)n + eps) * (offset + w[i]);
-    }
+    for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
 }
 
-static inline void w_norm(struct witness *w, double offset)
+static inline void w_rms(double *y, const double *x, const double *w, int64_t rows, int64_t n, double eps, int offset)
 {
-    struct op_values x = w_in(w, "x"), f = w_in(w, "w");
-    w_rms(op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0), x.x, f.x, x.shape[0], x.shape[1], op_number(w->c, "eps"),
+    long double *exact = room(rows * n, sizeof *exact);
+    for (int64_t t = 0; t < rows; t++) twin_rms(exact + t * n, x + t * n, w, n, eps, offset);
+    w_store(y, exact, rows * n);
+}
+
+static inline void w_norm(struct op_case *c, int offset)
+{
+    struct op_values x = w_in(c, "x"), f = w_in(c, "w");
+    w_rms(op_output(c, "y", 0, x.shape[0], x.shape[1], 0), x.x, f.x, x.shape[0], x.shape[1], op_number(c, "eps"),
           offset);
 }
 
-static inline void w_residual_norm(struct witness *w)
+static inline void w_residual_norm(struct op_case *c)
 {
-    struct op_values a = w_in(w, "a"), b = w_in(w, "b"), f = w_in(w, "w");
-    double *sum = op_output(w->c, "sum", 0, a.shape[0], a.shape[1], 0);
+    struct op_values a = w_in(c, "a"), b = w_in(c, "b"), f = w_in(c, "w");
+    double *sum = op_output(c, "sum", 0, a.shape[0], a.shape[1], 0);
     for (int64_t i = 0; i < a.count; i++) sum[i] = a.x[i] + b.x[i];
-    w_rms(op_output(w->c, "y", 0, a.shape[0], a.shape[1], 0), sum, f.x, a.shape[0], a.shape[1], op_number(w->c, "eps"),
-          1);
+    w_rms(op_output(c, "y", 0, a.shape[0], a.shape[1], 0), sum, f.x, a.shape[0], a.shape[1], op_number(c, "eps"), 1);
 }
 
-static inline void w_layer_norm(struct witness *w)
+static inline void w_layer_norm(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), b = w_in(w, "b");
-    const int64_t n = x.shape[1];
-    const double eps = op_number(w->c, "eps");
-    double *y = op_output(w->c, "y", 0, x.shape[0], n, 0);
-    for (int64_t t = 0; t < x.shape[0]; t++) {
-        double mean = 0, var = 0;
-        for (int64_t i = 0; i < n; i++) mean += x.x[t * n + i] / (double)n;
-        for (int64_t i = 0; i < n; i++) var += pow(x.x[t * n + i] - mean, 2) / (double)n;
-        for (int64_t i = 0; i < n; i++) y[t * n + i] = (x.x[t * n + i] - mean) / sqrt(var + eps) * f.x[i] + b.x[i];
-    }
+    struct op_values x = w_in(c, "x"), f = w_in(c, "w"), b = w_in(c, "b");
+    const int64_t T = x.shape[0], n = x.shape[1];
+    long double *exact = room(x.count, sizeof *exact);
+    for (int64_t t = 0; t < T; t++) twin_layer_norm(exact + t * n, x.x + t * n, f.x, b.x, n, op_number(c, "eps"));
+    w_store(op_output(c, "y", 0, T, n, 0), exact, x.count);
 }
 
 /* ---- products */
@@ -76,27 +53,24 @@ static inline void w_layer_norm(struct witness *w)
 static inline void w_product(double *y, const double *x, const double *w, const double *bias, int64_t rows,
                              int64_t cols, int64_t n)
 {
-    for (int64_t t = 0; t < rows; t++)
-        for (int64_t o = 0; o < n; o++) {
-            double sum = bias ? bias[o] : 0;
-            for (int64_t k = cols - 1; k >= 0; k--) sum += x[t * cols + k] * w[o * cols + k];
-            y[t * n + o] = sum;
-        }
+    long double size;
+    for (int64_t i = 0; i < rows * n; i++)
+        y[i] = (double)(twin_dot(&size, x + i / n * cols, w + i % n * cols, cols) + (bias ? bias[i % n] : 0));
 }
 
 /* block 0: no scales; 128: of 128 x 128 codes; 32: ue8m0 bytes of 32 columns. */
-static inline void w_linear(struct witness *w, int block)
+static inline void w_linear(struct op_case *c, int block)
 {
-    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), bias = w_in(w, "bias");
+    struct op_values x = w_in(c, "x"), f = w_in(c, "w"), bias = w_in(c, "bias");
     const int64_t n = f.shape[0], cols = f.shape[1];
     if (block) {
-        struct op_values s = w_in(w, "scales");
+        struct op_values s = w_in(c, "scales");
         for (int64_t o = 0; o < n; o++)
             for (int64_t k = 0; k < cols; k++)
                 f.x[o * cols + k] *= block == 128 ? s.x[o / 128 * ((cols + 127) / 128) + k / 128]
                                                   : exp2(s.x[o * ((cols + 31) / 32) + k / 32] - 127);
     }
-    w_product(op_output(w->c, "y", 0, x.shape[0], n, 0), x.x, f.x, bias.x, x.shape[0], cols, n);
+    w_product(op_output(c, "y", 0, x.shape[0], n, 0), x.x, f.x, bias.x, x.shape[0], cols, n);
 }
 
 /* ---- rotations */
@@ -104,89 +78,68 @@ static inline void w_linear(struct witness *w, int block)
 static inline void w_rotate(double *y, const double *x, const double *cos, const double *sin, int64_t rows,
                             int64_t heads, int64_t D, int64_t R)
 {
-    for (int64_t t = 0; t < rows; t++)
-        for (int64_t h = 0; h < heads; h++) {
-            const double *from = x + (t * heads + h) * D;
-            double *to = y + (t * heads + h) * D;
-            for (int64_t i = 0; i < D; i++) to[i] = from[i];
-            for (int64_t i = 0; i < R / 2; i++) {
-                const double a = from[i], b = from[i + R / 2], c = cos[t * (R / 2) + i], s = sin[t * (R / 2) + i];
-                to[i] = a * c - b * s;
-                to[i + R / 2] = b * c + a * s;
-            }
-        }
+    long double size;
+    for (int64_t i = 0; i < rows * heads * D; i++) {
+        const int64_t head = i / D, at = head / heads * (R / 2);
+        y[i] = (double)twin_turned(&size, x + head * D, cos + at, sin + at, i % D, R);
+    }
 }
 
-/* In float, rope_angle=f32: frequency, position and product are each rounded. */
-static inline long double w_angle(const struct witness *w, double pos, long double exponent)
+static inline long double w_angle(const struct op_case *c, double pos, long double exponent)
 {
-    const long double frequency = powl((long double)op_number(w->c, "theta"), exponent);
-    if (op_word_is(w->c, "rope_angle", "f32")) return (long double)((float)pos * (float)frequency);
+    const long double frequency = powl((long double)op_number(c, "theta"), exponent);
+    if (op_word_is(c, "rope_angle", "f32")) return (long double)twin_angle(pos, (double)frequency, 1);
     return (long double)pos * frequency;
 }
 
-static inline void w_angles(const struct witness *w, double *cosines, double *sines, const double *pos, int64_t rows,
-                            int64_t R)
+/* places [rows,axes]; the columns are divided among the axes. */
+static inline void w_angles(const struct op_case *c, double *cosines, double *sines, const double *places, int64_t rows,
+                            int64_t R, int64_t axes)
 {
-    for (int64_t t = 0; t < rows; t++)
-        for (int64_t i = 0; i < R / 2; i++) {
-            const long double angle = w_angle(w, pos[t], -2.0L * i / R);
-            cosines[t * (R / 2) + i] = (double)cosl(angle);
-            sines[t * (R / 2) + i] = (double)sinl(angle);
-        }
+    const int64_t half = R / 2, each = half / axes;
+    for (int64_t i = 0; i < rows * half; i++) {
+        const int64_t j = i % half;
+        const long double angle = w_angle(c, places[i / half * axes + j / each], -2.0L * axes * (j % each) / R);
+        cosines[i] = (double)cosl(angle);
+        sines[i] = (double)sinl(angle);
+    }
 }
 
-static inline void w_angles_3d(const struct witness *w, double *cosines, double *sines, const double *places,
-                               int64_t rows, int64_t R)
+static inline void w_table(struct op_case *c, const char *places, int64_t axes)
 {
-    for (int64_t p = 0; p < rows; p++)
-        for (int64_t j = 0; j < R / 2; j++) {
-            const long double angle = w_angle(w, places[3 * p + j / (R / 6)], -6.0L * (j % (R / 6)) / R);
-            cosines[p * (R / 2) + j] = (double)cosl(angle);
-            sines[p * (R / 2) + j] = (double)sinl(angle);
-        }
+    struct op_values at = w_in(c, places);
+    const int64_t R = (int64_t)op_number(c, "R"), rows = at.count / axes;
+    double *cosines = op_output(c, "cos", 0, rows, R / 2, 0);
+    w_angles(c, cosines, op_output(c, "sin", 0, rows, R / 2, 0), at.x, rows, R, axes);
 }
 
-static inline void w_rope_table(struct witness *w)
+static inline void w_rope_table(struct op_case *c) { w_table(c, "pos", 1); }
+static inline void w_rope_table_3d(struct op_case *c) { w_table(c, "places", 3); }
+
+static inline void w_rope(struct op_case *c)
 {
-    struct op_values pos = w_in(w, "pos");
-    const int64_t R = (int64_t)op_number(w->c, "R");
-    double *cosines = op_output(w->c, "cos", 0, pos.count, R / 2, 0);
-    w_angles(w, cosines, op_output(w->c, "sin", 0, pos.count, R / 2, 0), pos.x, pos.count, R);
+    struct op_values x = w_in(c, "x"), cosines = w_in(c, "cos"), sines = w_in(c, "sin");
+    w_rotate(op_output(c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), x.x, cosines.x, sines.x, x.shape[0], x.shape[1],
+             x.shape[2], 2 * cosines.shape[1]);
 }
 
-static inline void w_rope_table_3d(struct witness *w)
+static inline void w_qk_norm_rope(struct op_case *c)
 {
-    struct op_values places = w_in(w, "places");
-    const int64_t R = (int64_t)op_number(w->c, "R"), P = places.shape[0];
-    double *cosines = op_output(w->c, "cos", 0, P, R / 2, 0);
-    w_angles_3d(w, cosines, op_output(w->c, "sin", 0, P, R / 2, 0), places.x, P, R);
-}
-
-static inline void w_rope(struct witness *w)
-{
-    struct op_values x = w_in(w, "x"), cosines = w_in(w, "cos"), sines = w_in(w, "sin");
-    w_rotate(op_output(w->c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), x.x, cosines.x, sines.x, x.shape[0],
-             x.shape[1], x.shape[2], 2 * cosines.shape[1]);
-}
-
-static inline void w_qk_norm_rope(struct witness *w)
-{
-    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), pos = w_in(w, "pos");
-    const int64_t T = x.shape[0], Q = x.shape[1], D = x.shape[2], R = (int64_t)op_number(w->c, "R");
-    double *cosines = w_room(w, T * R), *sines = w_room(w, T * R), *normed = op_output(w->c, "normed", 0, T, Q, D);
-    w_rms(normed, x.x, f.x, T * Q, D, op_number(w->c, "eps"), 1);
-    w_angles(w, cosines, sines, pos.x, T, R);
-    w_rotate(op_output(w->c, "y", 0, T, Q, D), normed, cosines, sines, T, Q, D, R);
+    struct op_values x = w_in(c, "x"), f = w_in(c, "w"), pos = w_in(c, "pos");
+    const int64_t T = x.shape[0], Q = x.shape[1], D = x.shape[2], R = (int64_t)op_number(c, "R");
+    double *cosines = w_room(T * R), *sines = w_room(T * R), *normed = op_output(c, "normed", 0, T, Q, D);
+    w_rms(normed, x.x, f.x, T * Q, D, op_number(c, "eps"), 1);
+    w_angles(c, cosines, sines, pos.x, T, R, 1);
+    w_rotate(op_output(c, "y", 0, T, Q, D), normed, cosines, sines, T, Q, D, R);
 }
 
 /* Places of the patches, and the number of each one's segment. SPEC 6.2: images first; with
  * vision_boundary=none all images are one segment, and all videos another. */
-static inline void w_patches(struct witness *w, double *places, double *segment)
+static inline void w_patches(struct op_case *c, double *places, double *segment)
 {
-    struct op_values grid = w_in(w, "grid");
-    const int64_t m = (int64_t)op_number(w->c, "merge"), frames = (int64_t)op_number(w->c, "segment_frames");
-    const int none = op_word_is(w->c, "vision_boundary", "none");
+    struct op_values grid = w_in(c, "grid");
+    const int64_t m = (int64_t)op_number(c, "merge"), frames = (int64_t)op_number(c, "segment_frames");
+    const int none = op_word_is(c, "vision_boundary", "none");
     int64_t row = 0, number = -1;
     for (int64_t i = 0; i < grid.shape[0]; i++)
         for (int64_t step = 0; step < (int64_t)grid.x[3 * i]; step++) {
@@ -195,303 +148,242 @@ static inline void w_patches(struct witness *w, double *places, double *segment)
             number = none ? video : number + (in_segment == 0);
             for (int64_t a = 0; a < (int64_t)grid.x[3 * i + 1] / m; a++)
                 for (int64_t b = 0; b < (int64_t)grid.x[3 * i + 2] / m; b++)
-                    for (int64_t c = 0; c < m; c++)
-                        for (int64_t d = 0; d < m; d++, row++) {
-                            places[3 * row] = (double)in_segment;
-                            places[3 * row + 1] = (double)(m * a + c);
-                            places[3 * row + 2] = (double)(m * b + d);
-                            segment[row] = (double)number;
-                        }
+                    for (int64_t i = 0; i < m * m; i++, row++) {
+                        places[3 * row] = (double)in_segment;
+                        places[3 * row + 1] = (double)(m * a + i / m);
+                        places[3 * row + 2] = (double)(m * b + i % m);
+                        segment[row] = (double)number;
+                    }
         }
 }
 
-static inline void w_turn_3d(struct witness *w, double *y, const struct op_values *x, const double *places)
+static inline void w_turn_3d(struct op_case *c, double *y, const struct op_values *x, const double *places)
 {
     const int64_t P = x->shape[0], R = x->shape[2] / 6 * 6;
-    double *cosines = w_room(w, P * R), *sines = w_room(w, P * R);
-    w_angles_3d(w, cosines, sines, places, P, R);
+    double *cosines = w_room(P * R), *sines = w_room(P * R);
+    w_angles(c, cosines, sines, places, P, R, 3);
     w_rotate(y, x->x, cosines, sines, P, x->shape[1], x->shape[2], R);
 }
 
-static inline void w_rope_3d(struct witness *w)
+static inline void w_rope_3d(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x");
-    double *places = w_room(w, 3 * x.shape[0]), *segment = w_room(w, x.shape[0]);
-    w_patches(w, places, segment);
-    w_turn_3d(w, op_output(w->c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), &x, places);
+    struct op_values x = w_in(c, "x");
+    double *places = w_room(3 * x.shape[0]), *segment = w_room(x.shape[0]);
+    w_patches(c, places, segment);
+    w_turn_3d(c, op_output(c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), &x, places);
 }
 
 /* ---- attention */
 
 /* One row of one head over the keys that `sees` marks; key j is k + j * stride. Returns the log-sum-exp. */
 static inline double w_head(double *o, const double *q, const double *k, const double *v, const unsigned char *sees,
-                            int64_t keys, int64_t D, int64_t stride)
+                            int64_t S, int64_t D, int64_t stride)
 {
-    double top = -INFINITY, sum = 0;
-    double *z = malloc(((size_t)keys + 1) * sizeof *z);
-    for (int64_t j = 0; j < keys; j++) {
-        z[j] = -INFINITY;
-        if (!sees[j]) continue;
-        z[j] = 0;
-        for (int64_t d = 0; d < D; d++) z[j] += q[d] * k[j * stride + d];
-        z[j] /= sqrt((double)D);
-        top = fmax(top, z[j]);
-    }
-    for (int64_t d = 0; d < D; d++) o[d] = 0;
-    for (int64_t j = 0; j < keys; j++) {
-        if (!sees[j]) continue;
-        const double e = exp(z[j] - top);
-        sum += e;
-        for (int64_t d = 0; d < D; d++) o[d] += e * v[j * stride + d];
-    }
-    for (int64_t d = 0; d < D; d++) o[d] = sum > 0 ? o[d] / sum : 0;
-    free(z);
-    return sum > 0 ? top + log(sum) : -INFINITY;
+    static int64_t keys[TWIN_MAX_KEYS];
+    static struct twin_head head;
+    int64_t L = 0;
+    ck_assert(D <= TWIN_MAX_D && S <= TWIN_MAX_KEYS);
+    for (int64_t j = 0; j < S; j++)
+        if (sees[j]) keys[L++] = j;
+    twin_attend(&head, q, k, v, keys, L, D, stride, 0, 0);
+    for (int64_t d = 0; d < D; d++) o[d] = (double)head.o[d];
+    return (double)head.lse;
 }
 
-/* blocks NULL: all keys. */
-static inline void w_attention(struct witness *w, const double *blocks, int64_t N, int64_t block, int any_group)
+/* All rows and heads of q, by what a row sees. lse NULL: not wanted. */
+static inline void w_heads(double *o, double *lse, const double *q, const struct op_values *k,
+                           const struct op_values *v, int64_t T, int64_t Q, const struct twin_view *view)
 {
-    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), seen = w_in(w, "seen");
-    const int64_t T = q.shape[0], Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1], p0 = S - T;
-    double *lse = op_output(w->c, "lse", 0, T, Q, 0), *o = op_output(w->c, "o", 0, T, Q, D);
+    const int64_t S = k->shape[0], G = k->shape[1], D = k->shape[2];
     unsigned char *sees = malloc((size_t)S);
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t h = 0; h < Q; h++) {
-            const int64_t g = h / (Q / G);
-            for (int64_t j = 0; j < S; j++) {
-                int listed = blocks == NULL;
-                for (int64_t other = 0; blocks && other < G; other++)
-                    for (int64_t s = 0; s < N; s++)
-                        listed |= (any_group || other == g) && blocks[(t * G + other) * N + s] == (double)(j / block);
-                sees[j] = j <= p0 + t && listed && (!seen.x || seen.x[j] != 0);
-            }
-            lse[t * Q + h] =
-                w_head(o + (t * Q + h) * D, q.x + (t * Q + h) * D, k.x + g * D, v.x + g * D, sees, S, D, G * D);
-        }
+    for (int64_t r = 0; r < T * Q; r++) {
+        const int64_t g = r % Q / (Q / G);
+        for (int64_t j = 0; j < S; j++) sees[j] = (unsigned char)twin_sees(view, r / Q, g, j);
+        const double sum = w_head(o + r * D, q + r * D, k->x + g * D, v->x + g * D, sees, S, D, G * D);
+        if (lse) lse[r] = sum;
+    }
     free(sees);
 }
 
-static inline void w_attend_blocks(struct witness *w)
+/* blocks without x: all keys. */
+static inline void w_attention(struct op_case *c, const struct op_values *blocks)
 {
-    struct op_values blocks = w_in(w, "blocks");
-    w_attention(w, blocks.x, blocks.shape[2], (int64_t)op_number(w->c, "block"),
-                op_word_is(w->c, "selection", "union"));
+    struct op_values q = w_in(c, "q"), k = w_in(c, "k"), v = w_in(c, "v"), seen = w_in(c, "seen");
+    const int64_t T = q.shape[0], Q = q.shape[1];
+    const struct twin_view view = op_view(c, &k, T, blocks, &seen);
+    double *lse = op_output(c, "lse", 0, T, Q, 0), *o = op_output(c, "o", 0, T, Q, q.shape[2]);
+    w_heads(o, lse, q.x, &k, &v, T, Q, &view);
 }
 
-/* The visible scores of one block and row, pooled; count 0: -infinity. */
-static inline double w_pooled(const double *scores, int64_t count, int lse)
+static inline void w_attend_full(struct op_case *c)
 {
-    double best = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < count; i++) best = fmax(best, scores[i]);
-    for (int64_t i = 0; i < count; i++) sum += exp(scores[i] - best);
-    return lse && count > 0 ? best + log(sum) : best;
+    const struct op_values none = { .x = NULL };
+    w_attention(c, &none);
 }
 
-static inline double *w_block_scores(struct witness *w, const char *q_name, const char *k_name)
+static inline void w_attend_blocks(struct op_case *c)
 {
-    struct op_values q = w_in(w, q_name), k = w_in(w, k_name), seen = w_in(w, "seen");
+    struct op_values blocks = w_in(c, "blocks");
+    w_attention(c, &blocks);
+}
+
+static inline double *w_block_scores(struct op_case *c, const char *q_name, const char *k_name)
+{
+    struct op_values q = w_in(c, q_name), k = w_in(c, k_name), seen = w_in(c, "seen");
     const int64_t T = q.shape[0], G = q.shape[1], X = q.shape[2], S = k.shape[0];
-    const int64_t block = (int64_t)op_number(w->c, "block"), B = (S + block - 1) / block;
-    double *m = op_output(w->c, "m", 0, T, G, B), *scores = w_room(w, block);
-    const double scale = op_word_is(w->c, "index_scale", "rsqrt") ? sqrt((double)X) : 1;
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t g = 0; g < G; g++)
-            for (int64_t b = 0; b < B; b++) {
-                int64_t count = 0;
-                for (int64_t j = b * block; j < S && j < (b + 1) * block && j <= S - T + t; j++) {
-                    double s = 0;
-                    for (int64_t d = 0; d < X; d++) s += q.x[(t * G + g) * X + d] * k.x[j * X + d];
-                    if (!seen.x || seen.x[j] != 0) scores[count++] = s / scale;
-                }
-                m[(t * G + g) * B + b] = w_pooled(scores, count, op_word_is(w->c, "pool", "lse"));
-            }
+    const int64_t block = (int64_t)op_number(c, "block"), B = (S + block - 1) / block;
+    const int rsqrt = op_word_is(c, "index_scale", "rsqrt"), lse = op_word_is(c, "pool", "lse");
+    const struct twin_view view = op_view(c, &k, T, &(struct op_values){ .x = NULL }, &seen);
+    double *m = op_output(c, "m", 0, T, G, B);
+    for (int64_t i = 0; i < T * G * B; i++) {
+        const int64_t first = i % B * block, own = S - T + i / B / G + 1,
+                      end = first + block < own ? first + block : own;
+        m[i] = (double)twin_block_score(q.x + i / B * X, k.x, view.seen, first, end, X, rsqrt, lse, 0, 0).value;
+    }
     return m;
 }
 
-/* selection=shared: every group has the largest score of all groups. */
-static inline const double *w_shared(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B)
+static inline void w_select(struct op_case *c, const double *m, int64_t T, int64_t G, int64_t B, int64_t p0,
+                            const char *name)
 {
-    double *shared = w_room(w, T * G * B);
-    if (!op_word_is(w->c, "selection", "shared")) return m;
-    for (int64_t i = 0; i < T * G * B; i++) {
-        shared[i] = -INFINITY;
-        for (int64_t g = 0; g < G; g++) shared[i] = fmax(shared[i], m[i / (G * B) * G * B + g * B + i % B]);
-    }
-    return shared;
-}
-
-static inline double *w_select(struct witness *w, const double *given, int64_t T, int64_t G, int64_t B, int64_t p0,
-                               const char *name)
-{
-    const int64_t N = (int64_t)op_number(w->c, "N"), block = (int64_t)op_number(w->c, "block");
-    const int64_t locals = (int64_t)op_number(w->c, "local_blocks"), first = (int64_t)op_number(w->c, "init_blocks");
-    const int64_t local = op_word_is(w->c, "local_rule", "own") && locals > 1 ? 1 : locals;
-    const double *m = w_shared(w, given, T, G, B);
-    double *ids = op_output(w->c, name, 1, T, G, N);
-    unsigned char *chosen = malloc((size_t)B + 1);
+    const int64_t N = (int64_t)op_number(c, "N"), block = (int64_t)op_number(c, "block");
+    const struct twin_rules rules = { op_word_is(c, "selection", "shared"), op_word_is(c, "local_rule", "own"),
+                                      (int64_t)op_number(c, "local_blocks"), (int64_t)op_number(c, "init_blocks") };
+    double *ids = op_output(c, name, 1, T, G, N);
+    int32_t *chosen = room(N, sizeof *chosen);
     for (int64_t r = 0; r < T * G; r++) {
-        const int64_t own = (p0 + r / G) / block;
-        int64_t left = N;
-        memset(chosen, 0, (size_t)B + 1);
-        for (int64_t b = own; b >= 0 && b > own - local && left > 0; b--) chosen[b] = 1, left--;
-        for (int64_t b = 0; b < first && b <= own && left > 0; b++) left -= !chosen[b], chosen[b] = 1;
-        for (; left > 0; left--) {
-            int64_t best = -1;
-            for (int64_t b = 0; b <= own; b++)
-                if (!chosen[b] && m[r * B + b] > -INFINITY && (best < 0 || m[r * B + b] > m[r * B + best])) best = b;
-            if (best < 0) break;
-            chosen[best] = 1;
-        }
-        int64_t slot = 0;
-        for (int64_t b = 0; b <= own; b++)
-            if (chosen[b]) ids[r * N + slot++] = (double)b;
-        while (slot < N) ids[r * N + slot++] = -1;
+        twin_select(chosen, m + r / G * G * B, r % G, G, B, (p0 + r / G) / block, N, &rules);
+        for (int64_t n = 0; n < N; n++) ids[r * N + n] = (double)chosen[n];
     }
-    free(chosen);
-    return ids;
 }
 
-static inline void w_select_blocks(struct witness *w)
+static inline void w_select_blocks(struct op_case *c)
 {
-    struct op_values m = w_in(w, "m");
-    w_select(w, m.x, m.shape[0], m.shape[1], m.shape[2], (int64_t)op_number(w->c, "p0"), "ids");
+    struct op_values m = w_in(c, "m");
+    w_select(c, m.x, m.shape[0], m.shape[1], m.shape[2], (int64_t)op_number(c, "p0"), "ids");
 }
 
-static inline void w_sparse_attention(struct witness *w)
+static inline void w_sparse_attention(struct op_case *c)
 {
-    struct op_values q = w_in(w, "index_q"), k = w_in(w, "index_k");
-    const int64_t T = q.shape[0], S = k.shape[0], block = (int64_t)op_number(w->c, "block");
-    const double *m = w_block_scores(w, "index_q", "index_k");
-    const double *ids = w_select(w, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
-    w_attention(w, ids, (int64_t)op_number(w->c, "N"), block, op_word_is(w->c, "selection", "union"));
+    struct op_values q = w_in(c, "index_q"), k = w_in(c, "index_k");
+    const int64_t T = q.shape[0], S = k.shape[0], block = (int64_t)op_number(c, "block");
+    const double *m = w_block_scores(c, "index_q", "index_k");
+    w_select(c, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
+    w_attention(c, op_output_named(c, "blocks"));
 }
 
-static inline void w_segments(double *o, const double *q, const struct op_values *k, const struct op_values *v,
-                              const double *segment)
+static inline void w_attend_segments(struct op_case *c)
 {
-    const int64_t P = k->shape[0], A = k->shape[1], U = k->shape[2];
-    unsigned char *sees = malloc((size_t)P);
-    for (int64_t i = 0; i < P; i++)
-        for (int64_t a = 0; a < A; a++) {
-            for (int64_t j = 0; j < P; j++) sees[j] = segment[i] == segment[j];
-            w_head(o + (i * A + a) * U, q + (i * A + a) * U, k->x + a * U, v->x + a * U, sees, P, U, A * U);
-        }
-    free(sees);
+    struct op_values q = w_in(c, "q"), k = w_in(c, "k"), v = w_in(c, "v"), ends = w_in(c, "ends");
+    const struct twin_view view = { .ends = op_places(&ends) };
+    w_heads(op_output(c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), NULL, q.x, &k, &v, q.shape[0], q.shape[1], &view);
 }
 
-static inline void w_attend_segments(struct witness *w)
+/* Where the numbers of segments, which ascend, change. */
+static inline int64_t *w_ends(const double *segment, int64_t P)
 {
-    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), ends = w_in(w, "ends");
-    double *segment = w_room(w, q.shape[0]);
-    for (int64_t i = 0; i < q.shape[0]; i++)
-        for (int64_t s = 0; s < ends.count; s++) segment[i] += (double)i >= ends.x[s];
-    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), q.x, &k, &v, segment);
+    int64_t *ends = room(P, sizeof *ends), count = 0;
+    for (int64_t i = 1; i <= P; i++)
+        if (i == P || segment[i] != segment[i - 1]) ends[count++] = i;
+    return ends;
 }
 
-static inline void w_vision_attention(struct witness *w)
+static inline void w_vision_attention(struct op_case *c)
 {
-    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v");
-    double *places = w_room(w, 3 * q.shape[0]), *segment = w_room(w, q.shape[0]);
-    w_patches(w, places, segment);
-    double *turned = op_output(w->c, "q_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
-    w_turn_3d(w, turned, &q, places);
+    struct op_values q = w_in(c, "q"), k = w_in(c, "k"), v = w_in(c, "v");
+    double *places = w_room(3 * q.shape[0]), *segment = w_room(q.shape[0]);
+    w_patches(c, places, segment);
+    double *turned = op_output(c, "q_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
+    w_turn_3d(c, turned, &q, places);
     struct op_values keys = k;
-    keys.x = op_output(w->c, "k_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
-    w_turn_3d(w, keys.x, &k, places);
-    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), turned, &keys, &v, segment);
+    keys.x = op_output(c, "k_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
+    w_turn_3d(c, keys.x, &k, places);
+    const struct twin_view view = { .ends = w_ends(segment, q.shape[0]) };
+    w_heads(op_output(c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), NULL, turned, &keys, &v, q.shape[0], q.shape[1],
+            &view);
 }
 
 /* ---- activations */
 
-static inline double w_gated(const struct op_case *c, double gate, double up, int oai)
+static inline void w_swiglu(struct op_case *c, int oai)
 {
-    if (!oai) return up * gate * w_sigmoid(gate);
-    const double limit = op_number(c, "limit"), u = fmax(fmin(up, limit), -limit);
-    const double g = op_word_is(c, "gate_clamp", "both") ? fmax(fmin(gate, limit), -limit) : fmin(gate, limit);
-    return (u + 1) * g * w_sigmoid(op_number(c, "alpha") * g);
+    struct op_values gate = w_in(c, "gate"), up = w_in(c, "up");
+    double *y = op_output(c, "y", 0, gate.shape[0], gate.shape[1], 0);
+    const struct twin_gates act = b_gates(c, oai);
+    for (int64_t i = 0; i < gate.count; i++) y[i] = (double)twin_gated(gate.x[i], up.x[i], &act);
 }
 
-static inline void w_swiglu(struct witness *w, int oai)
-{
-    struct op_values gate = w_in(w, "gate"), up = w_in(w, "up");
-    double *y = op_output(w->c, "y", 0, gate.shape[0], gate.shape[1], 0);
-    for (int64_t i = 0; i < gate.count; i++) y[i] = w_gated(w->c, gate.x[i], up.x[i], oai);
-}
-
-static inline double w_gelu(double x) { return x / 2 * erfc(-x / sqrt(2)); }
+static inline double w_gelu(double x) { return (double)twin_gelu(x); }
 
 /* y := f(x), element by element. */
-static inline void w_each(struct witness *w, double (*function)(double))
+static inline void w_each(struct op_case *c, double (*function)(double))
 {
-    struct op_values x = w_in(w, "x");
-    double *y = op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0);
+    struct op_values x = w_in(c, "x");
+    double *y = op_output(c, "y", 0, x.shape[0], x.shape[1], 0);
     for (int64_t i = 0; i < x.count; i++) y[i] = function(x.x[i]);
 }
 
-static inline void w_mlp(struct witness *w, double *y, const double *x, int64_t rows, int64_t H, int64_t F,
+static inline void w_mlp(struct op_case *c, double *y, const double *x, int64_t rows, int64_t H, int64_t F,
                          const double *gate, const double *up, const double *down)
 {
-    double *g = w_room(w, rows * F), *u = w_room(w, rows * F);
-    const int oai = op_word_is(w->c, "activation", "swiglu_oai");
+    const int mark = room_count;
+    double *g = w_room(rows * F), *u = w_room(rows * F);
+    const struct twin_gates act = b_gates(c, op_word_is(c, "activation", "swiglu_oai"));
     w_product(g, x, gate, NULL, rows, H, F);
     w_product(u, x, up, NULL, rows, H, F);
-    for (int64_t i = 0; i < rows * F; i++) g[i] = w_gated(w->c, g[i], u[i], oai);
+    for (int64_t i = 0; i < rows * F; i++) g[i] = (double)twin_gated(g[i], u[i], &act);
     w_product(y, g, down, NULL, rows, F, H);
-    free(w->owned[--w->owned_count]);
-    free(w->owned[--w->owned_count]);
+    rooms_free(mark);
 }
 
-static inline void w_gated_mlp(struct witness *w, const char *output)
+static inline void w_gated_mlp(struct op_case *c, const char *output)
 {
-    struct op_values x = w_in(w, "x"), gate = w_in(w, "gate"), up = w_in(w, "up"), down = w_in(w, "down");
-    w_mlp(w, op_output(w->c, output, 0, x.shape[0], x.shape[1], 0), x.x, x.shape[0], x.shape[1], gate.shape[0], gate.x,
+    struct op_values x = w_in(c, "x"), gate = w_in(c, "gate"), up = w_in(c, "up"), down = w_in(c, "down");
+    w_mlp(c, op_output(c, output, 0, x.shape[0], x.shape[1], 0), x.x, x.shape[0], x.shape[1], gate.shape[0], gate.x,
           up.x, down.x);
 }
 
 /* ---- experts */
 
 /* choice in float, as SPEC 5.14 says of the float engine; every score of the cases is an F32. */
-static inline void w_route(struct witness *w, const double *s, int64_t T, int64_t E)
+static inline void w_route(struct op_case *c, const double *s, int64_t T, int64_t E)
 {
-    struct op_values bias = w_in(w, "bias");
-    const int64_t K = (int64_t)op_number(w->c, "K");
-    double *ids = op_output(w->c, "ids", 1, T, K, 0), *p = op_output(w->c, "p", 0, T, K, 0);
+    struct op_values bias = w_in(c, "bias");
+    const int64_t K = (int64_t)op_number(c, "K");
+    double *ids = op_output(c, "ids", 1, T, K, 0), *p = op_output(c, "p", 0, T, K, 0);
+    double *choices = w_room(E);
+    int32_t *chosen = room(K, sizeof *chosen);
     for (int64_t t = 0; t < T; t++) {
         double sum = 0;
+        for (int64_t e = 0; e < E; e++) choices[e] = s[t * E + e] + bias.x[e];
+        twin_choose(chosen, choices, E, K);
+        for (int64_t k = 0; k < K; k++) sum += s[t * E + chosen[k]];
         for (int64_t k = 0; k < K; k++) {
-            int64_t best = -1;
-            for (int64_t e = 0; e < E; e++) {
-                int taken = 0;
-                for (int64_t before = 0; before < k; before++) taken |= ids[t * K + before] == (double)e;
-                if (!taken && (best < 0 || s[t * E + e] + bias.x[e] > s[t * E + best] + bias.x[best])) best = e;
-            }
-            ids[t * K + k] = (double)best;
-            sum += s[t * E + best];
+            ids[t * K + k] = (double)chosen[k];
+            p[t * K + k] = s[t * E + chosen[k]] / sum;
         }
-        for (int64_t k = 0; k < K; k++) p[t * K + k] = s[t * E + (int64_t)ids[t * K + k]] / sum;
     }
 }
 
-static inline void w_router(struct witness *w)
+static inline void w_router(struct op_case *c)
 {
-    struct op_values logits = w_in(w, "logits");
-    double *s = op_output(w->c, "s", 0, logits.shape[0], logits.shape[1], 0);
+    struct op_values logits = w_in(c, "logits");
+    double *s = op_output(c, "s", 0, logits.shape[0], logits.shape[1], 0);
     for (int64_t i = 0; i < logits.count; i++) s[i] = w_sigmoid(logits.x[i]);
-    w_route(w, s, logits.shape[0], logits.shape[1]);
+    w_route(c, s, logits.shape[0], logits.shape[1]);
 }
 
-static inline void w_experts_with(struct witness *w, const double *ids, const double *p, int64_t K, int each_wanted)
+static inline void w_experts_with(struct op_case *c, const double *ids, const double *p, int64_t K, int each_wanted)
 {
-    struct op_values x = w_in(w, "x"), w1 = w_in(w, "w1"), w3 = w_in(w, "w3"), w2 = w_in(w, "w2");
+    struct op_values x = w_in(c, "x"), w1 = w_in(c, "w1"), w3 = w_in(c, "w3"), w2 = w_in(c, "w2");
     const int64_t T = x.shape[0], H = x.shape[1], F = w1.shape[1];
-    const double factor = op_number(w->c, "factor");
-    double *each = each_wanted ? op_output(w->c, "each", 0, T, K, H) : w_room(w, T * K * H);
-    double *routed = op_output(w->c, "routed", 0, T, H, 0);
+    const double factor = op_number(c, "factor");
+    double *each = each_wanted ? op_output(c, "each", 0, T, K, H) : w_room(T * K * H);
+    double *routed = op_output(c, "routed", 0, T, H, 0);
     for (int64_t t = 0; t < T; t++) {
         for (int64_t k = 0; k < K; k++) {
             const int64_t e = (int64_t)ids[t * K + k];
-            w_mlp(w, each + (t * K + k) * H, x.x + t * H, 1, H, F, w1.x + e * F * H, w3.x + e * F * H,
+            w_mlp(c, each + (t * K + k) * H, x.x + t * H, 1, H, F, w1.x + e * F * H, w3.x + e * F * H,
                   w2.x + e * H * F);
         }
         for (int64_t i = 0; i < H; i++) {
@@ -502,110 +394,111 @@ static inline void w_experts_with(struct witness *w, const double *ids, const do
     }
 }
 
-static inline void w_experts(struct witness *w)
+static inline void w_experts(struct op_case *c)
 {
-    struct op_values ids = w_in(w, "ids"), p = w_in(w, "p");
-    w_experts_with(w, ids.x, p.x, ids.shape[1], 1);
+    struct op_values ids = w_in(c, "ids"), p = w_in(c, "p");
+    w_experts_with(c, ids.x, p.x, ids.shape[1], 1);
 }
 
-static inline void w_moe_block(struct witness *w)
+static inline void w_moe_block(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x"), router = w_in(w, "router");
-    const int64_t T = x.shape[0], H = x.shape[1], E = router.shape[0], K = (int64_t)op_number(w->c, "K");
-    double *s = w_room(w, T * E);
+    struct op_values x = w_in(c, "x"), router = w_in(c, "router");
+    const int64_t T = x.shape[0], H = x.shape[1], E = router.shape[0], K = (int64_t)op_number(c, "K");
+    double *s = w_room(T * E);
     w_product(s, x.x, router.x, NULL, T, H, E);
     for (int64_t i = 0; i < T * E; i++) s[i] = w_sigmoid(s[i]);
-    w_route(w, s, T, E);
-    w_experts_with(w, w->c->outputs[0].x, w->c->outputs[1].x, K, 0);
-    w_gated_mlp(w, "shared");
-    const double *routed = op_output_named(w->c, "routed")->x, *shared = op_output_named(w->c, "shared")->x;
-    double *y = op_output(w->c, "y", 0, T, H, 0);
+    w_route(c, s, T, E);
+    w_experts_with(c, c->outputs[0].x, c->outputs[1].x, K, 0);
+    w_gated_mlp(c, "shared");
+    const double *routed = op_output_named(c, "routed")->x, *shared = op_output_named(c, "shared")->x;
+    double *y = op_output(c, "y", 0, T, H, 0);
     for (int64_t i = 0; i < T * H; i++) y[i] = routed[i] + shared[i];
 }
 
 /* ---- the rest */
 
-static inline void w_embed(struct witness *w)
+static inline void w_embed(struct op_case *c)
 {
-    struct op_values ids = w_in(w, "ids"), f = w_in(w, "w");
+    struct op_values ids = w_in(c, "ids"), f = w_in(c, "w");
     const int64_t H = f.shape[1];
-    double *y = op_output(w->c, "y", 0, ids.count, H, 0);
+    double *y = op_output(c, "y", 0, ids.count, H, 0);
     for (int64_t t = 0; t < ids.count; t++)
         for (int64_t i = 0; i < H; i++) y[t * H + i] = f.x[(int64_t)ids.x[t] * H + i];
 }
 
-static inline void w_add(struct witness *w)
+static inline void w_add(struct op_case *c)
 {
-    struct op_values a = w_in(w, "a"), b = w_in(w, "b");
-    double *y = op_output(w->c, "y", 0, a.shape[0], a.shape[1], 0);
+    struct op_values a = w_in(c, "a"), b = w_in(c, "b");
+    double *y = op_output(c, "y", 0, a.shape[0], a.shape[1], 0);
     for (int64_t i = 0; i < a.count; i++) y[i] = a.x[i] + b.x[i];
 }
 
-static inline void w_scatter(struct witness *w)
+static inline void w_scatter(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x"), ids = w_in(w, "ids"), f = w_in(w, "f");
+    struct op_values x = w_in(c, "x"), ids = w_in(c, "ids"), f = w_in(c, "f");
     const int64_t H = x.shape[1];
-    double *y = op_output(w->c, "y", 0, x.shape[0], H, 0);
+    double *y = op_output(c, "y", 0, x.shape[0], H, 0);
     for (int64_t t = 0, row = 0; t < x.shape[0]; t++) {
-        const int placed = ids.x[t] == op_number(w->c, "id");
+        const int placed = ids.x[t] == op_number(c, "id");
         for (int64_t i = 0; i < H; i++) y[t * H + i] = placed ? f.x[row * H + i] : x.x[t * H + i];
         row += placed;
     }
 }
 
-static inline uint64_t w_mixed(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
 /* The key is that of the tap layers.0.mlp_norm with seed 0. */
-static inline void w_jitter(struct witness *w)
+static inline void w_jitter(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x");
-    const int64_t H = x.shape[1], p0 = (int64_t)op_number(w->c, "p0");
-    const double eps = op_number(w->c, "eps_noise");
-    double *y = op_output(w->c, "y", 0, x.shape[0], H, 0);
+    struct op_values x = w_in(c, "x");
+    const int64_t H = x.shape[1], p0 = (int64_t)op_number(c, "p0");
+    const double eps = op_number(c, "eps_noise");
+    double *y = op_output(c, "y", 0, x.shape[0], H, 0);
     uint64_t key = UINT64_C(14695981039346656037);
     for (const char *at = "layers.0.mlp_norm"; *at; at++) key = (key ^ (unsigned char)*at) * UINT64_C(1099511628211);
-    key = w_mixed(key);
-    for (int64_t i = 0; i < x.count; i++) {
-        const uint64_t z = w_mixed(key + (uint64_t)(p0 * H + i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
-        y[i] = x.x[i] * (1 + eps * (2 * (double)z / 0x1p32 - 1));
-    }
+    key = twin_mixed(key);
+    for (int64_t i = 0; i < x.count; i++) y[i] = x.x[i] * twin_noise(key, (uint64_t)(p0 * H + i), eps);
 }
 
-static inline void w_mtp_join(struct witness *w)
+static inline void w_mtp_join(struct op_case *c)
 {
-    struct op_values e = w_in(w, "embedding"), h = w_in(w, "hidden"), enorm = w_in(w, "enorm"),
-                     hnorm = w_in(w, "hnorm"), proj = w_in(w, "eh_proj");
+    struct op_values e = w_in(c, "embedding"), h = w_in(c, "hidden"), enorm = w_in(c, "enorm"),
+                     hnorm = w_in(c, "hnorm"), proj = w_in(c, "eh_proj");
     const int64_t T = e.shape[0], H = e.shape[1];
-    const double eps = op_number(w->c, "eps");
-    double *first = op_output(w->c, "e", 0, T, H, 0), *second = op_output(w->c, "h", 0, T, H, 0);
-    double *both = w_room(w, 2 * T * H);
-    if (op_word_is(w->c, "mtp_zero_position0", "true")) memset(e.x, 0, (size_t)H * sizeof *e.x);
+    const double eps = op_number(c, "eps");
+    double *first = op_output(c, "e", 0, T, H, 0), *second = op_output(c, "h", 0, T, H, 0);
+    double *both = w_room(2 * T * H);
+    if (op_word_is(c, "mtp_zero_position0", "true")) memset(e.x, 0, (size_t)H * sizeof *e.x);
     w_rms(first, e.x, enorm.x, T, H, eps, 1);
     w_rms(second, h.x, hnorm.x, T, H, eps, 1);
     for (int64_t t = 0; t < T; t++)
         for (int64_t i = 0; i < H; i++)
             both[2 * t * H + i] = first[t * H + i], both[(2 * t + 1) * H + i] = second[t * H + i];
-    w_product(op_output(w->c, "y", 0, T, H, 0), both, proj.x, NULL, T, 2 * H, H);
+    w_product(op_output(c, "y", 0, T, H, 0), both, proj.x, NULL, T, 2 * H, H);
+}
+
+static inline void witness_clear(struct op_case *c)
+{
+    while (c->output_count > 0) free(c->outputs[--c->output_count].x);
+}
+
+static inline void w_route_of(struct op_case *c)
+{
+    struct op_values s = w_in(c, "s");
+    w_route(c, s.x, s.shape[0], s.shape[1]);
 }
 
 /* Returns 0 for an operator that is not here. */
 static inline int witness_case(const char *op, struct op_case *c)
 {
-    struct witness w = { .c = c };
-    int known = 1;
     const struct {
         const char *name;
-        void (*function)(struct witness *);
-    } simple[] = {
+        void (*function)(struct op_case *);
+    } all[] = {
         { "embed", w_embed },
+        { "route", w_route_of },
         { "rope_table", w_rope_table },
         { "rope", w_rope },
         { "select_blocks", w_select_blocks },
+        { "attend_full", w_attend_full },
         { "attend_blocks", w_attend_blocks },
         { "experts", w_experts },
         { "add", w_add },
@@ -623,29 +516,24 @@ static inline int witness_case(const char *op, struct op_case *c)
         { "residual_norm", w_residual_norm },
         { "mtp_join", w_mtp_join },
     };
-    for (int k = 0; k < c->output_count; k++) free(c->outputs[k].x);
-    c->output_count = 0;
-    if (!strcmp(op, "rms_norm")) w_norm(&w, 1);
-    else if (!strcmp(op, "rms_norm_plain")) w_norm(&w, 0);
-    else if (!strcmp(op, "linear") || !strcmp(op, "linear_bias")) w_linear(&w, 0);
-    else if (!strcmp(op, "linear_fp8")) w_linear(&w, 128);
-    else if (!strcmp(op, "linear_mxfp8")) w_linear(&w, 32);
-    else if (!strcmp(op, "attend_full")) w_attention(&w, NULL, 0, 1, 0);
-    else if (!strcmp(op, "block_scores")) w_block_scores(&w, "q", "k");
-    else if (!strcmp(op, "swiglu_oai")) w_swiglu(&w, 1);
-    else if (!strcmp(op, "swiglu")) w_swiglu(&w, 0);
-    else if (!strcmp(op, "sigmoid")) w_each(&w, w_sigmoid);
-    else if (!strcmp(op, "gelu")) w_each(&w, w_gelu);
-    else if (!strcmp(op, "gated_mlp")) w_gated_mlp(&w, "y");
-    else if (!strcmp(op, "route")) {
-        struct op_values s = w_in(&w, "s");
-        w_route(&w, s.x, s.shape[0], s.shape[1]);
-    } else {
-        known = witness_backward(op, c);
-        for (size_t i = 0; i < sizeof simple / sizeof simple[0]; i++)
-            if (strcmp(op, simple[i].name) == 0) simple[i].function(&w), known = 1;
-    }
-    while (w.owned_count > 0) free(w.owned[--w.owned_count]);
+    const int mark = room_count;
+    witness_clear(c);
+    int known = 1;
+    if (!strcmp(op, "rms_norm")) w_norm(c, 1);
+    else if (!strcmp(op, "rms_norm_plain")) w_norm(c, 0);
+    else if (!strcmp(op, "linear") || !strcmp(op, "linear_bias")) w_linear(c, 0);
+    else if (!strcmp(op, "linear_fp8")) w_linear(c, 128);
+    else if (!strcmp(op, "linear_mxfp8")) w_linear(c, 32);
+    else if (!strcmp(op, "block_scores")) w_block_scores(c, "q", "k");
+    else if (!strcmp(op, "swiglu_oai")) w_swiglu(c, 1);
+    else if (!strcmp(op, "swiglu")) w_swiglu(c, 0);
+    else if (!strcmp(op, "sigmoid")) w_each(c, w_sigmoid);
+    else if (!strcmp(op, "gelu")) w_each(c, w_gelu);
+    else if (!strcmp(op, "gated_mlp")) w_gated_mlp(c, "y");
+    else known = witness_backward(op, c);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(op, all[i].name) == 0) all[i].function(c), known = 1;
+    rooms_free(mark);
     return known;
 }
 

@@ -3,8 +3,6 @@
 #include "train/losses.h"
 #include "io/safetensors.h"
 
-#include <check.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "near_twin.h"
@@ -25,7 +23,7 @@ static real *held(const struct m3_safetensors *file, const char *name, int64_t c
 {
     const struct m3_tensor *t = m3_safetensors_find(file, name);
     ck_assert_msg(t && t->dtype == M3_F64 && t->count >= count, "%s", name);
-    real *values = near_room(count, sizeof *values);
+    real *values = room(count, sizeof *values);
     for (int64_t i = 0; i < count; i++) values[i] = (real)m3_decode(M3_F64, t->data, i);
     return values;
 }
@@ -34,7 +32,7 @@ static int32_t *held_ids(const struct m3_safetensors *file, const char *name, in
 {
     const struct m3_tensor *t = m3_safetensors_find(file, name);
     ck_assert_msg(t && t->dtype == M3_I32 && t->count >= count, "%s", name);
-    int32_t *values = near_room(count, sizeof *values);
+    int32_t *values = room(count, sizeof *values);
     memcpy(values, t->data, (size_t)count * sizeof *values);
     return values;
 }
@@ -68,7 +66,6 @@ static void check_gradient(const char *name, const real *got, const struct m3_sa
         size += (double)want[i] * (double)want[i];
     }
     ck_assert_msg(sqrt(off) <= limit * sqrt(size), "%s: off by %.3g of %.3g", key, sqrt(off), sqrt(size));
-    free(want);
 }
 
 /* ---- cross-entropy */
@@ -116,26 +113,37 @@ static struct near entropy_formula(real *dz, const struct entropy *c)
     return loss;
 }
 
-static double run_entropy(real *dz, const struct entropy *c, int threads, double before)
+static int cross_entropy_of(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    struct m3_ctx ctx = near_ctx(threads);
-    near_done(&ctx, m3_cross_entropy(&ctx, &before, dz, c->z, c->targets, c->T, c->V, c->divisor, c->weight));
-    return before;
+    const struct entropy *c = self;
+    (void)plain;
+    return m3_cross_entropy(ctx, p[0], p[1], p[2], p[3], c->T, c->V, c->divisor, c->weight);
+}
+
+/* The loss is added to what is there. */
+static struct call entropy_call(double *loss, real *dz, const struct entropy *c, const double *before)
+{
+    const int64_t n = c->T * c->V;
+    struct call call = CALL(cross_entropy_of, c, 2, 2, ADDED(loss, 1, before), OPERAND(dz, n), OPERAND(c->z, n),
+                            OPERAND(c->targets, c->T));
+    call_in_place(&call, 1, 0);
+    return call;
 }
 
 static long double entropy_loss(void *self)
 {
     const struct entropy *c = self;
-    real *dz = near_room(c->T * c->V, sizeof *dz);
-    const double loss = run_entropy(dz, c, 1, 0);
-    free(dz);
+    const double nothing = 0;
+    double loss;
+    struct call call = entropy_call(&loss, reals(c->T * c->V), c, &nothing);
+    call_with(&call, 1);
     return (long double)c->weight * loss;
 }
 
 /* Goal:  the loss and its gradient, over rows with a target only.
- * Given: V 1, 7, 211; logits to 5 and to 80; no, some and all rows with a target; loss 3 before; four threads; dz = z.
- * Claim: what rounding allows of ln sum exp z - z[target]; exactly 0 in rows without a target; rows of dz sum to 0; the
- *        same bits with 4 threads and in place; slopes in double.
+ * Given: V 1, 7, 211; logits to 5 and to 80; no, some and all rows with a target; loss 3 before.
+ * Claim: what rounding allows of ln sum exp z - z[target]; exactly 0 in rows without a target; rows of dz sum to 0; dz
+ *        may be z; slopes in double.
  * Seen to fail with: divided by all rows, the target's 1 missing, the loss stored, a row without target left as it
  *        was, a target of V let through. */
 TEST(cross_entropy)
@@ -143,28 +151,26 @@ TEST(cross_entropy)
     static const int64_t sizes[][2] = { { 1, 1 }, { 5, 7 }, { 67, 211 } };
     for (int k = 0; k < 3 * 3 * 2; k++) {
         const int64_t T = sizes[k % 3][0], V = sizes[k % 3][1];
-        struct entropy c = { T, V, near_draw(T * V, k / 9 ? 80 : 5), near_room(T, sizeof *c.targets), 3.5, 0.25 };
+        struct entropy c = { T, V, near_draw(T * V, k / 9 ? 80 : 5), room(T, sizeof *c.targets), 3.5, 0.25 };
         for (int64_t t = 0; t < T; t++)
             c.targets[t] = k / 3 % 3 == 0 || (k / 3 % 3 == 1 && t % 3) ? (int32_t)twin_pick(&near_state, V) : -1;
-        real *dz = near_draw(T * V, 1), *four = near_room(T * V, sizeof *four);
-        const double loss = run_entropy(dz, &c, 1, 3), again = run_entropy(four, &c, 4, 3);
+        const double before = 3;
+        double loss;
+        struct call call = entropy_call(&loss, reals(T * V), &c, &before);
+        real *dz = call.p[1].at;
+        call_all(&call);
         const struct near want = near_plus(near_of(3), entropy_formula(dz, &c));
         ck_assert_msg(fabsl(loss - want.v) <= want.e, "loss %.17g, expected %.17Lg", loss, want.v);
-        ck_assert(loss == again && near_same(dz, four, T * V));
         for (int64_t t = 0; t < T; t++) {
             long double sum = 0;
             for (int64_t v = 0; v < V; v++) sum += dz[t * V + v];
             ck_assert(fabsl(sum) <= (long double)twin_roundoff() * 4);
         }
         if (sizeof(real) == 8 && k < 9) near_check_slopes("cross-entropy", c.z, dz, T * V, entropy_loss, &c);
-        ck_assert(run_entropy(c.z, &c, 4, 3) == loss && near_same(c.z, dz, T * V));
-        struct m3_ctx ctx = near_ctx(1);
-        double unused = 0;
         c.targets[T - 1] = (int32_t)V;
-        near_refused(&ctx, m3_cross_entropy(&ctx, &unused, dz, c.z, c.targets, T, V, 1, 1), M3_BAD_INPUT,
-                     "a label beyond the vocabulary", T - 1);
-        void *all[] = { c.z, c.targets, dz, four };
-        for (int i = 0; i < 4; i++) free(all[i]);
+        call_refused(&call, M3_BAD_INPUT, T - 1, ANY, ANY);
+        ck_assert_str_eq(call.failure.what, "a label beyond the vocabulary");
+        rooms_free(0);
     }
 }
 
@@ -204,7 +210,7 @@ TEST(balance)
                    held_loss(file, name));
         if (sigmoid) m3_balance_sigmoid_gradient(dl, l, chosen, padded ? seen : NULL, M, E, K, rows, 0.5);
         else m3_balance_gradient(dl, l, chosen, padded ? seen : NULL, M, E, rows, 0.5);
-        for (int t = VALID; t < M && padded; t++) ck_assert(near_same(dl + t * E, before + t * E, E));
+        for (int t = VALID; t < M && padded; t++) ck_assert(same_reals(dl + t * E, before + t * E, E));
         for (int j = 0; j < M * E; j++) dl[j] = (dl[j] - before[j]) * 2;
         if (sizeof(real) == 8) check_gradient(name, dl, file, "dl", M * E);
         else
@@ -213,11 +219,8 @@ TEST(balance)
                 snprintf(key, sizeof key, "%s.dl", name);
                 real *want = held(file, key, M * E);
                 ck_assert(within((double)dl[j], (double)want[j], 1e-7));        /* a sum with up to 0.25 */
-                free(want);
             }
     }
-    free(l);
-    free(ids);
     m3_safetensors_close(file);
 }
 
@@ -258,7 +261,7 @@ TEST(bias_update)
     ck_assert(kept[0] == start[0] + rate && kept[1] == start[1] && kept[2] == start[2] - rate);
     memcpy(kept, start, sizeof kept);
     m3_bias_update(kept, equal, 3, rate);
-    ck_assert(near_same(kept, start, 3));
+    ck_assert(same_reals(kept, start, 3));
     m3_bias_update(kept, third, 3, rate);
     ck_assert(kept[0] == start[0] - rate && kept[1] == start[1] + rate && kept[2] == start[2] + rate);
 }
@@ -295,32 +298,35 @@ static struct toy open_toy(void)
     return c;
 }
 
-static void close_toy(struct toy *c)
+static int index_loss(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    void *all[] = { c->main_q, c->main_k, c->q, c->k, c->blocks };
-    for (int i = 0; i < 5; i++) free(all[i]);
-    m3_safetensors_close(c->file);
+    const struct toy *c = self;
+    (void)plain;
+    return m3_index_loss(ctx, p[0], p[1], p[2], p[3], p[4], p[5], p[6], &c->d, c->weight);
 }
 
-static struct toy_result run_toy(const struct toy *c, int threads)
+/* The loss is added to what is there. */
+static struct call toy_call(const struct toy *c, struct toy_result *r, const double *before)
 {
-    const size_t n_q = (size_t)(c->d.T * G * X) * sizeof(real), n_k = (size_t)(c->d.T * X) * sizeof(real);
+    const int64_t n_q = c->d.T * G * X, n_k = c->d.T * X;
+    return (struct call)CALL(index_loss, c, 3, 4, ADDED(&r->loss, 1, before), OPERAND((real *)r->dq, n_q),
+                             OPERAND((real *)r->dk, n_k), OPERAND(c->q, n_q), OPERAND(c->k, n_k),
+                             OPERAND(c->main_q, c->d.T * c->d.Q * D), OPERAND(c->main_k, c->d.T * G * D));
+}
+
+static struct toy_result run_toy(const struct toy *c)
+{
+    const double nothing = 0;
     struct toy_result r = { 0 };
-    struct guard zones[4];
-    real *dq = guard_output(&zones[0], n_q), *dk = guard_output(&zones[1], n_k);
-    const real *q = guard_input(&zones[2], c->q, n_q), *k = guard_input(&zones[3], c->k, n_k);
-    struct m3_ctx ctx = near_ctx(threads);
-    near_done(&ctx, m3_index_loss(&ctx, &r.loss, dq, dk, q, k, c->main_q, c->main_k, &c->d, c->weight));
-    memcpy(r.dq, dq, n_q);
-    memcpy(r.dk, dk, n_k);
-    for (int i = 0; i < 4; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    struct call call = toy_call(c, &r, &nothing);
+    call_with(&call, 1);
     return r;
 }
 
 static long double toy_loss(void *self)
 {
     const struct toy *c = self;
-    return (long double)c->weight * run_toy(c, 1).loss;
+    return (long double)c->weight * run_toy(c).loss;
 }
 
 /* A case of the golden: readings, and sizes where they are not those of the toy. */
@@ -378,18 +384,20 @@ TEST(index_readings)
     for (size_t i = 0; i < sizeof toy_cases / sizeof *toy_cases; i++) {
         const struct toy_case *of = &toy_cases[i];
         choose(&c, of);
-        struct toy_result got = run_toy(&c, 1), four = run_toy(&c, 4);
+        const double nothing = 0;
+        struct toy_result got = { 0 };
+        struct call call = toy_call(&c, &got, &nothing);
+        call_all(&call);
         check_loss(of->name, got.loss, held_loss(c.file, of->name));
         check_gradient(of->name, got.dq, c.file, "dq", c.d.T * G * X);
         check_gradient(of->name, got.dk, c.file, "dk", c.d.T * X);
-        ck_assert_msg(memcmp(&got, &four, sizeof got) == 0, "%s: other bits with 4 threads", of->name);
         /* steps of 1/64 change which key of a block is the largest */
         if (sizeof(real) < 8 || of->readings.kl_over == M3_KL_BLOCKS) continue;
         near_check_slopes(of->name, c.k, got.dk, c.d.T * X, toy_loss, &c);
         near_check_slopes(of->name, c.q, got.dq, c.d.T * G * X, toy_loss, &c);
     }
     if (sizeof(real) == 8) printf("  index loss: slopes within %.1Le\n", near_worst_slope);
-    close_toy(&c);
+    m3_safetensors_close(c.file);
 }
 
 /* Given: as many blocks as are chosen, or fewer; one more; a loss before the call, and a weight.
@@ -402,21 +410,22 @@ TEST(index_phases)
     for (int64_t T = 1; T <= 13; T++) {
         c.d.T = c.d.rows = T;
         c.d.blocks = c.blocks;
-        const struct toy_result sparse = run_toy(&c, 1);
+        const struct toy_result sparse = run_toy(&c);
         c.d.blocks = NULL;
-        const struct toy_result warmup = run_toy(&c, 1);
+        const struct toy_result warmup = run_toy(&c);
         ck_assert_int_eq(memcmp(&sparse, &warmup, sizeof sparse) == 0, T <= BLOCK * N);
         ck_assert(T > 1 || (sparse.loss == 0 && sparse.dq[0] == 0 && sparse.dk[0] == 0));
     }
-    const struct toy_result once = run_toy(&c, 1);
+    const struct toy_result once = run_toy(&c);
     c.weight = 0.5;
-    struct toy_result half = { .loss = 2 };
-    struct m3_ctx ctx = near_ctx(1);
-    near_done(&ctx, m3_index_loss(&ctx, &half.loss, half.dq, half.dk, c.q, c.k, c.main_q, c.main_k, &c.d, c.weight));
+    const double two = 2;
+    struct toy_result half = { 0 };
+    struct call call = toy_call(&c, &half, &two);
+    call_with(&call, 1);
     ck_assert(within(half.loss, once.loss + 2, 1e-14));
     for (int i = 0; i < 13 * G * X; i++) ck_assert(half.dq[i] == once.dq[i] / 2);
     for (int i = 0; i < 13 * X; i++) ck_assert(half.dk[i] == once.dk[i] / 2);
-    close_toy(&c);
+    m3_safetensors_close(c.file);
 }
 
 /* Given: one query head a group, and an index branch that is the main branch: the same q; of k, both groups' the same.
@@ -425,23 +434,21 @@ TEST(index_phases)
 TEST(index_at_its_target)
 {
     struct toy c = open_toy();
-    real *main_k = near_room(ROWS * G * D, sizeof *main_k);
+    real *main_k = room(ROWS * G * D, sizeof *main_k);
     for (int i = 0; i < ROWS * G * D; i++) main_k[i] = c.k[i / (G * D) * X + i % D];
-    free(c.main_k);
     c.main_k = main_k;
-    free(c.main_q);
-    c.main_q = near_room(ROWS * G * D, sizeof *c.main_q);
+    c.main_q = room(ROWS * G * D, sizeof *c.main_q);
     memcpy(c.main_q, c.q, ROWS * G * D * sizeof *c.main_q);
     c.d.Q = G;
     for (int i = 0; i < 4; i++) {
         c.d.blocks = i % 2 ? c.blocks : NULL;
         c.d.readings.kl_direction = (enum m3_kl_direction)(i / 2);
-        const struct toy_result got = run_toy(&c, 1);
+        const struct toy_result got = run_toy(&c);
         ck_assert_msg(fabs(got.loss) <= 1e-14, "loss %g", got.loss);
         for (int j = 0; j < ROWS * G * X; j++) ck_assert(fabs((double)got.dq[j]) <= 1e-15);
         for (int j = 0; j < ROWS * X; j++) ck_assert(fabs((double)got.dk[j]) <= 1e-15);
     }
-    close_toy(&c);
+    m3_safetensors_close(c.file);
 }
 
 /* Given: keys of the index branch that are all 1 in channel 0, so that channel 0 of dq is the sum of ds over the keys.
@@ -456,7 +463,7 @@ TEST(index_sums)
         c.d.blocks = i % 2 ? c.blocks : NULL;
         c.d.readings = (struct m3_readings){ .kl_teacher_norm = (enum m3_kl_teacher_norm)(i / 2 % 3),
                                              .kl_direction = (enum m3_kl_direction)(i / 6) };
-        const struct toy_result got = run_toy(&c, 1);
+        const struct toy_result got = run_toy(&c);
         for (int r = 0; r < ROWS * G; r++) ck_assert(fabs((double)got.dq[r * X]) <= 1e-16);
     }
     for (int i = 0; i < ROWS * G * N; i++)              /* the own block and block 2 alone */
@@ -464,16 +471,17 @@ TEST(index_sums)
                                 : i % N == (i / (G * N) / BLOCK > 2)  ? i / (G * N) / BLOCK
                                                                       : -1);
     choose(&c, &(struct toy_case){ "", { 0 }, 0, 30, 30 });
-    const struct toy_result got = run_toy(&c, 1);
+    const struct toy_result got = run_toy(&c);
     for (int i = 30 * X; i < ROWS * X; i++) ck_assert(got.dk[i] == 0);
     for (int i = 30 * G * X; i < ROWS * G * X; i++) ck_assert(got.dq[i] == 0);
     for (int i = 0; i < ROWS * G * N; i++) c.blocks[i] = i % N == 0 && i / (G * N) / BLOCK == 5 ? 5 : -1;
-    const struct toy_result five = run_toy(&c, 1);
+    const struct toy_result five = run_toy(&c);
     for (int i = 0; i < ROWS * X; i++) ck_assert(i / X / BLOCK == 5 || five.dk[i] == 0);
-    struct m3_ctx ctx = near_ctx(1);
+    const double nothing = 0;
     struct toy_result unused = { 0 };
+    struct call call = toy_call(&c, &unused, &nothing);
     c.blocks[17 * G * N] = 9;
-    near_refused(&ctx, m3_index_loss(&ctx, &unused.loss, unused.dq, unused.dk, c.q, c.k, c.main_q, c.main_k, &c.d, 1),
-                 M3_WRONG, "block list not strictly ascending visible ids, then -1", 17);
-    close_toy(&c);
+    call_refused(&call, M3_WRONG, 17, ANY, ANY);
+    ck_assert_str_eq(call.failure.what, "block list not strictly ascending visible ids, then -1");
+    m3_safetensors_close(c.file);
 }

@@ -1,19 +1,11 @@
-/* Twins of the derivatives: a formula in long double that carries how far the operator may be from it, and slopes by
- * finite differences. After base/real.h. */
+/* Twins of the derivatives: numbers in long double that carry how far the operator may be from them, slopes by finite
+ * differences, and calls. derivative_twin.h has the formulas. */
 #ifndef M3_TESTS_NEAR_TWIN_H
 #define M3_TESTS_NEAR_TWIN_H
 
-#include <check.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "op_driver.h"
 
-#include "base/context.h"
-#include "base/status.h"
-#include "base/weight.h"
-#include "guard.h"
-#include "twin.h"
+#include "ops/backward.h"
 
 /* ---- a value v, and an allowed error e, to first order. Each operation adds the rounding of one in double. */
 
@@ -83,20 +75,7 @@ static inline void near_check(const char *what, int64_t row, int64_t i, real got
 
 static uint64_t near_state = 19;
 
-static inline void *near_room(int64_t count, size_t size)
-{
-    void *memory = calloc((size_t)count + 1, size);
-    if (!memory) abort();
-    return memory;
-}
-
-/* n numbers in [-size, size), all bits in use. */
-static inline real *near_draw(int64_t n, double size)
-{
-    real *x = near_room(n, sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = (real)(size * twin_fine(&near_state));
-    return x;
-}
+static inline real *near_draw(int64_t n, double size) { return drawn(n, size, &near_state); }
 
 static inline struct m3_weight near_weight(const real *data, int64_t rows, int64_t cols)
 {
@@ -104,34 +83,28 @@ static inline struct m3_weight near_weight(const real *data, int64_t rows, int64
     return w;
 }
 
-static inline struct m3_ctx near_ctx(int threads)
+static inline const struct m3_backward_ops *back_of(int plain)
 {
-    struct m3_ctx ctx;
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_ORDERED), M3_OK);
-    return ctx;
+    return plain ? &m3_plain_backward_ops : M3_ENGINE()->back;
 }
 
-/* The call has worked, and released its scratch memory. */
-static inline void near_done(struct m3_ctx *ctx, int status)
+static inline double *widened_ids(const int32_t *ids, int64_t n)
 {
-    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx->failure.what);
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    m3_ctx_free(ctx);
+    double *wide = room(n, sizeof *wide);
+    for (int64_t i = 0; i < n; i++) wide[i] = (double)ids[i];
+    return wide;
 }
 
-/* The call has been refused with these words. */
-static inline void near_refused(struct m3_ctx *ctx, int status, int want, const char *what, int64_t row)
-{
-    ck_assert_int_eq(status, want);
-    ck_assert_str_eq(ctx->failure.what, what);
-    ck_assert_int_eq(ctx->failure.row, row);
-    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
-    m3_ctx_free(ctx);
-}
+static inline struct near *near_zeros(int64_t n) { return room(n, sizeof(struct near)); }
 
-static inline int near_same(const real *a, const real *b, int64_t n)
+/* got [n], rows of `cols`: `before`, or NULL, and what was added, rounded once. */
+static inline void near_check_all(const char *what, const real *got, const struct near *want, const real *before,
+                                  int64_t n, int64_t cols)
 {
-    return memcmp(a, b, (size_t)n * sizeof *a) == 0;
+    for (int64_t i = 0; i < n; i++) {
+        const struct near sum = before ? near_plus(near_of((double)before[i]), want[i]) : want[i];
+        near_check(what, i / cols, i % cols, got[i], near_stored(sum));
+    }
 }
 
 /* ---- slopes */
@@ -146,21 +119,22 @@ enum { NEAR_STEPS = 3, NEAR_DIRECTIONS = 5 };
 static inline long double near_slope(real *x, const real *direction, int64_t n, near_loss *loss, void *self)
 {
     long double table[NEAR_STEPS];
-    real *at = near_room(n, sizeof *at);
-    memcpy(at, x, (size_t)n * sizeof *x);
+    const int mark = room_count;
+    const real *at = memcpy(reals(n), x, (size_t)n * sizeof *x);
     for (int s = 0; s < NEAR_STEPS; s++) {
         const double h = ldexp(1, -6 - s);
         long double ends[2];
         for (int sign = 0; sign < 2; sign++) {
             for (int64_t i = 0; i < n; i++) x[i] = at[i] + (real)((sign ? -h : h) * (double)direction[i]);
             ends[sign] = loss(self);
+            rooms_free(mark + 1);
         }
         table[s] = (ends[0] - ends[1]) / (2 * (long double)h);
         for (int order = 1, i = s - 1; i >= 0; i--, order++)
             table[i] = table[i + 1] + (table[i + 1] - table[i]) / (powl(4, order) - 1);
     }
     memcpy(x, at, (size_t)n * sizeof *x);
-    free(at);
+    rooms_free(mark);
     return table[0];
 }
 
@@ -170,7 +144,7 @@ static long double near_worst_slope;    /* as a part of what a gradient of this 
  * agree within 1e-9 of the sum of |dx| |direction|. Only in double. */
 static inline void near_check_slopes(const char *what, real *x, const real *dx, int64_t n, near_loss *loss, void *self)
 {
-    real *direction = near_room(n, sizeof *direction);
+    real *direction = reals(n);
     for (int k = 0; k < 2 * NEAR_DIRECTIONS; k++) {
         const int64_t only = k < NEAR_DIRECTIONS ? -1 : twin_pick(&near_state, n);
         long double want = 0, size = 0;
@@ -184,7 +158,33 @@ static inline void near_check_slopes(const char *what, real *x, const real *dx, 
             ck_abort_msg("%s, direction %d: slope %.17Lg, gradient %.17Lg", what, k, got, want);
         if (size > 0) near_worst_slope = fmaxl(near_worst_slope, fabsl(got - want) / size);
     }
-    free(direction);
+}
+
+/* The loss sum dy y over the outputs of a forward pass, by its plain body; dy NULL: not of this output. What is -inf for
+ * want of keys does not move. */
+struct near_forward {
+    struct call call;
+    const real *dy[2];
+};
+
+static inline long double near_forward_loss(void *self)
+{
+    struct near_forward *f = self;
+    long double sum = 0;
+    call_ok(&f->call, (struct how){ .threads = 1, .plain = 1 });
+    for (int k = 0; k < f->call.outputs; k++) {
+        const real *y = f->call.p[k].at;
+        for (size_t i = 0; f->dy[k] && i < f->call.p[k].size / sizeof *y; i++)
+            if (y[i] != -(real)INFINITY) sum += (long double)f->dy[k][i] * y[i];
+    }
+    return sum;
+}
+
+/* Operand k of the forward pass moves. */
+static inline void near_check_forward(const char *what, struct near_forward *f, int k, const real *dx)
+{
+    const struct operand *p = &f->call.p[k];
+    near_check_slopes(what, p->at, dx, (int64_t)(p->size / sizeof *dx), near_forward_loss, f);
 }
 
 #endif

@@ -12,52 +12,17 @@
  * from the piece before; wide.c with the scale applied first; kernels.c without it; linear_backward.c with a sum begun
  * again at each depth, a gradient stored instead of added, and a bias rounded twice; experts_backward.c with the first
  * rows taken again, and with rows cut under ordered sums. */
-#include "ops/backward.h"
-
-#include <check.h>
-
 #include "drawn_bodies.h"
-#include "guard.h"
-#include "ops/operators.h"
-#include "stored_twin.h"
+
+#include "ops/backward.h"
 
 TIMEOUT(120);
 
 enum { OUTPUTS = 3 };
 
-struct call {
-    int (*run)(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out, const void *operands);
-    const void *operands;
-    int64_t count[OUTPUTS];         /* numbers of an output; 0: there is none, or it is not wanted */
-    int adds[OUTPUTS];              /* is it added to? */
-    enum m3_linear linear;
-};
-
-struct got {
-    real *out[OUTPUTS];
-    struct guard guard[OUTPUTS];
-    struct m3_failure failure;
-    int status;
-};
-
-static void run(struct got *got, const struct m3_backward_ops *ops, const struct call *call, int threads, int poison)
+static const struct m3_backward_ops *back_of(int plain)
 {
-    struct m3_ctx ctx;
-    uint64_t first = 7;             /* the same start for all bodies */
-    ck_assert_int_eq(m3_ctx_init(&ctx, threads, call->linear), 0);
-    for (int o = 0; o < OUTPUTS; o++) {
-        got->out[o] = call->count[o] ? guard_output(&got->guard[o], (size_t)call->count[o] * sizeof(real)) : NULL;
-        if (got->out[o]) memset(got->out[o], poison, (size_t)call->count[o] * sizeof(real));
-        for (int64_t i = 0; i < call->count[o] && call->adds[o]; i++) got->out[o][i] = (real)twin_fine(&first);
-    }
-    got->status = call->run(ops, &ctx, got->out, call->operands);
-    got->failure = ctx.failure;
-    m3_ctx_free(&ctx);
-}
-
-static void end(struct got *got)
-{
-    for (int o = 0; o < OUTPUTS; o++) ck_assert(!got->out[o] || guard_intact(&got->guard[o]));
+    return plain ? &m3_plain_backward_ops : &m3_fast_backward_ops;
 }
 
 static void check_near(const char *what, int o, const real *got, const real *want, int64_t n)
@@ -71,42 +36,40 @@ static void check_near(const char *what, int o, const real *got, const real *wan
     ck_assert_msg(error <= most * most * size, "%s: output %d is off by %g", what, o, sqrt(error / size));
 }
 
-/* Runs both bodies and compares. Returns the status. */
-static int both(const char *what, const struct call *call)
+/* Runs both bodies, and the fast one on one thread, and compares. Returns the status. */
+static int both(const char *what, struct call *call, int without)
 {
-    struct got plain, fast, alone;
-    run(&plain, &m3_plain_backward_ops, call, 3, 0xFF);
-    run(&fast, &m3_fast_backward_ops, call, 3, 0x11);
-    run(&alone, &m3_fast_backward_ops, call, 1, 0x22);
-    ck_assert_msg(plain.status == fast.status, "%s: status %d for %d", what, fast.status, plain.status);
-    if (plain.status) {
-        ck_assert_str_eq(plain.failure.what, fast.failure.what);
-        ck_assert(plain.failure.row == fast.failure.row && plain.failure.group == fast.failure.group);
+    void *plain[CALL_OPERANDS], *fast[CALL_OPERANDS];
+    const int mark = room_count, status = both_bodies(what, call, plain, without);
+    if (call->linear == M3_LINEAR_ORDERED && !status) check_outputs(what, call, plain, without);
+    for (int o = 0; o < call->outputs && !status; o++) {
+        const int64_t n = (int64_t)(call->p[o].size / sizeof(real));
+        if (call->linear != M3_LINEAR_ORDERED) check_near(what, o, call->p[o].at, plain[o], n);
+        fast[o] = memcpy(reals(n), call->p[o].at, call->p[o].size);
     }
-    for (int o = 0; o < OUTPUTS && !plain.status; o++) {
-        for (int64_t i = 0; i < call->count[o]; i++) {
-            twin_check_same("one thread", o, i, alone.out[o][i], fast.out[o][i]);
-            if (call->linear == M3_LINEAR_ORDERED) twin_check_same(what, o, i, fast.out[o][i], plain.out[o][i]);
-        }
-        if (call->linear != M3_LINEAR_ORDERED) check_near(what, o, fast.out[o], plain.out[o], call->count[o]);
-    }
-    end(&plain);
-    end(&fast);
-    end(&alone);
-    return plain.status;
+    if (!status) call_ok(call, (struct how){ .threads = 1, .without = without });
+    if (!status) check_outputs("one thread", call, fast, without);
+    rooms_free(mark);
+    return status;
 }
 
 /* With ordered sums, sometimes without an output; of ordinary numbers also with `blas` sums. */
-static int both_orders(const char *what, struct call *call, int is_ordinary)
+static int both_orders(const char *what, struct call call, int is_ordinary)
 {
     int status = M3_OK;
-    call->linear = M3_LINEAR_BLAS;
-    if (is_ordinary) status = both(what, call);
-    call->linear = M3_LINEAR_ORDERED;
-    if (twin_pick(&state, 4) == 0) call->count[twin_pick(&state, OUTPUTS)] = 0;
-    const int again = both(what, call);
+    call.linear = M3_LINEAR_BLAS;
+    if (is_ordinary) status = both(what, &call, 0);
+    call.linear = M3_LINEAR_ORDERED;
+    const int again = both(what, &call, twin_pick(&state, 4) == 0 ? 1 << twin_pick(&state, OUTPUTS) : 0);
     ck_assert(!is_ordinary || status == again);
     return again;
+}
+
+/* What a gradient is added to. */
+static real *start(int64_t count)
+{
+    uint64_t first = 7;
+    return drawn(count, 1, &first);
 }
 
 /* ---- attention */
@@ -117,43 +80,42 @@ struct attention {
     int32_t *blocks;
 };
 
-static int attend_full(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out, const void *operands)
+static int attend(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const struct attention *a = operands;
-    return ops->attend_full(ctx, out[0], out[1], out[2], a->d_o, a->dlse, a->q, a->k, a->v, a->o, a->lse, &a->d);
-}
-
-static int attend_blocks(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out, const void *operands)
-{
-    const struct attention *a = operands;
-    return ops->attend_blocks(ctx, out[0], out[1], out[2], a->d_o, a->dlse, a->q, a->k, a->v, a->o, a->lse, a->blocks,
-                              &a->d);
+    const struct attention *a = self;
+    const struct m3_backward_ops *back = back_of(plain);
+    if (a->blocks)
+        return back->attend_blocks(ctx, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], &a->d);
+    return back->attend_full(ctx, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], &a->d);
 }
 
 /* o and lse are those of the forward pass. */
 static int check_attention(const char *name, struct attention *a, enum numbers kind)
 {
     const struct m3_attend *d = &a->d;
-    const int64_t rows = d->T * d->Q * d->D, keys = (d->p0 + d->T) * d->G * d->D;
+    const int64_t heads = d->T * d->Q, rows = heads * d->D, keys = (d->p0 + d->T) * d->G * d->D;
     struct m3_ctx ctx;
     char what[120];
     snprintf(what, sizeof what, "%s %s T %d p0 %d Q %d G %d D %d block %d N %d", chosen->name, name, (int)d->T,
              (int)d->p0, (int)d->Q, (int)d->G, (int)d->D, (int)d->block, (int)d->N);
-    a->d_o = reals(rows, kind);
-    a->dlse = twin_pick(&state, 2) ? reals(d->T * d->Q, ORDINARY) : NULL;
-    a->q = reals(rows, kind);
-    a->k = reals(keys, kind == SPECIAL ? LARGE : kind);
-    a->v = reals(keys, kind);
-    a->o = new(rows, sizeof *a->o);
-    a->lse = new(d->T * d->Q, sizeof *a->lse);
+    a->d_o = numbers(rows, kind);
+    a->dlse = twin_pick(&state, 2) ? numbers(heads, ORDINARY) : NULL;
+    a->q = numbers(rows, kind);
+    a->k = numbers(keys, kind == SPECIAL ? LARGE : kind);
+    a->v = numbers(keys, kind);
+    a->o = reals(rows);
+    a->lse = reals(heads);
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_ORDERED), 0);
     if (a->blocks) m3_attend_blocks(&ctx, a->o, a->lse, a->q, a->k, a->v, a->blocks, d);
     else m3_attend_full(&ctx, a->o, a->lse, a->q, a->k, a->v, d);
     m3_ctx_free(&ctx);
-    struct call call = { a->blocks ? attend_blocks : attend_full, a, { rows, keys, keys }, { 0 }, 0 };
-    const int status = both_orders(what, &call, kind == ORDINARY);
-    void *all[] = { (void *)(uintptr_t)d->seen, a->d_o, a->dlse, a->q, a->k, a->v, a->o, a->lse, a->blocks };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    const struct call call =
+        CALL(attend, a, OUTPUTS, 8, OPERAND(reals(rows), rows), OPERAND(reals(keys), keys), OPERAND(reals(keys), keys),
+             OPERAND(a->d_o, rows), OPERAND(a->dlse, a->dlse ? heads : 0), OPERAND(a->q, rows), OPERAND(a->k, keys),
+             OPERAND(a->v, keys), OPERAND(a->o, rows), OPERAND(a->lse, heads),
+             OPERAND(a->blocks, a->blocks ? d->T * d->G * d->N : 0));
+    const int status = both_orders(what, call, kind == ORDINARY);
+    rooms_free(0);
     return status;
 }
 
@@ -199,11 +161,11 @@ struct segments {
     int64_t ends[8], count, A, U;
 };
 
-static int attend_segments(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out,
-                           const void *operands)
+static int attend_segments(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const struct segments *s = operands;
-    return ops->attend_segments(ctx, out[0], out[1], out[2], s->d_o, s->q, s->k, s->v, s->ends, s->count, s->A, s->U);
+    const struct segments *s = self;
+    return back_of(plain)->attend_segments(ctx, p[0], p[1], p[2], p[3], p[4], p[5], p[6], s->ends, s->count, s->A,
+                                           s->U);
 }
 
 LOOP_TEST(segments, BUILDS)
@@ -216,16 +178,18 @@ LOOP_TEST(segments, BUILDS)
         int64_t P = 0;
         for (int64_t n = 0; n < s.count; n++) s.ends[n] = P += PICK(length_of);
         real **all[] = { &s.d_o, &s.q, &s.k, &s.v };
-        for (int n = 0; n < 4; n++) *all[n] = reals(P * s.A * s.U, kind);
+        for (int n = 0; n < 4; n++) *all[n] = numbers(P * s.A * s.U, kind);
         if (i % 20 == 7) s.ends[0] = 0;
         if (i % 20 == 17) s.count = 0;
         char what[100];
         snprintf(what, sizeof what, "%s attend_segments %d of %d rows, A %d U %d", chosen->name, (int)s.count, (int)P,
                  (int)s.A, (int)s.U);
         const int64_t n = P * s.A * s.U;
-        struct call call = { attend_segments, &s, { n, n, n }, { 0 }, 0 };
-        refused += both_orders(what, &call, kind == ORDINARY) == M3_WRONG;
-        for (int m = 0; m < 4; m++) free(*all[m]);
+        const struct call call =
+            CALL(attend_segments, &s, OUTPUTS, 4, OPERAND(reals(n), n), OPERAND(reals(n), n), OPERAND(reals(n), n),
+                 OPERAND(s.d_o, n), OPERAND(s.q, n), OPERAND(s.k, n), OPERAND(s.v, n));
+        refused += both_orders(what, call, kind == ORDINARY) == M3_WRONG;
+        rooms_free(0);
     }
     ck_assert(cases == 0 || refused == 6);
 }
@@ -234,14 +198,13 @@ LOOP_TEST(segments, BUILDS)
 
 struct product {
     const struct m3_weight *w;
-    real *dy, *x;
     int64_t T;
 };
 
-static int linear(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out, const void *operands)
+static int linear(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const struct product *p = operands;
-    return ops->linear(ctx, out[0], out[1], out[2], p->dy, p->x, p->w, p->T);
+    const struct product *d = self;
+    return back_of(plain)->linear(ctx, p[0], p[1], p[2], p[3], p[4], d->w, d->T);
 }
 
 static void check_linear(int64_t T, int64_t rows, int64_t cols, enum stored_kind stored, enum numbers kind)
@@ -250,15 +213,18 @@ static void check_linear(int64_t T, int64_t rows, int64_t cols, enum stored_kind
     stored_make(&s, stored, rows, cols);
     stored_random(&s, &state);
     stored_give(&s, (int)twin_pick(&state, 2));
-    struct product p = { &s.weight, reals(T * rows, kind), reals(T * cols, kind), T };
+    const struct product d = { &s.weight, T };
+    const int64_t n = rows * cols;
+    const real *dy = numbers(T * rows, kind), *x = numbers(T * cols, kind);
     char what[120];
     snprintf(what, sizeof what, "%s linear %s T %d rows %d cols %d", chosen->name, stored_types[stored].name, (int)T,
              (int)rows, (int)cols);
-    struct call call = { linear, &p, { T * cols, rows * cols, rows }, { 0, 1, 1 }, 0 };
-    both_orders(what, &call, kind == ORDINARY);
+    const struct call call =
+        CALL(linear, &d, OUTPUTS, 2, OPERAND(reals(T * cols), T * cols), ADDED(reals(n), n, start(n)),
+             ADDED(reals(rows), rows, start(rows)), OPERAND(dy, T * rows), OPERAND(x, T * cols));
+    both_orders(what, call, kind == ORDINARY);
     ck_assert(stored_intact(&s));
-    free(p.dy);
-    free(p.x);
+    rooms_free(0);
 }
 
 /* Beside drawn sizes: more rows and columns than a panel of `blas` has. */
@@ -273,65 +239,30 @@ LOOP_TEST(products, BUILDS)
         check_linear(3, i ? 1030 : 515, i ? 5 : 770, (enum stored_kind)i, ORDINARY);
 }
 
-struct mixture {
-    struct m3_expert experts[7];
-    struct m3_activation act;
-    real *dy, *x, *p;
-    int32_t *ids;
-    int64_t T, E, K, H, F;
-};
-
 /* The matrices of all experts are one output. */
-static int experts(const struct m3_backward_ops *ops, struct m3_ctx *ctx, real *const *out, const void *operands)
+static int experts(struct m3_ctx *ctx, void *const *p, const void *self, int plain)
 {
-    const struct mixture *m = operands;
+    const struct mixture *m = self;
     struct m3_expert_gradient dw[7];
-    for (int64_t e = 0; e < m->E && out[2]; e++) {
-        real *of = out[2] + 3 * e * m->H * m->F;
+    for (int64_t e = 0; e < m->E && p[2]; e++) {
+        real *of = (real *)p[2] + 3 * e * m->H * m->F;
         dw[e] = (struct m3_expert_gradient){ of, of + m->H * m->F, of + 2 * m->H * m->F };
     }
-    return ops->experts(ctx, out[0], out[1], out[2] ? dw : NULL, m->dy, m->x, m->ids, m->p, m->experts, &m->act, m->T,
-                        m->E, m->K, (real)1.7);
+    return back_of(plain)->experts(ctx, p[0], p[1], p[2] ? dw : NULL, p[3], p[4], p[5], p[6], m->experts, &m->act, m->T,
+                                   m->E, m->K, (real)1.7);
 }
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
+    const int64_t n = 3 * E * H * F;
     const enum numbers kind = (enum numbers)(i % KINDS);
-    struct mixture m = { .T = T,
-                         .E = E,
-                         .K = K,
-                         .H = H,
-                         .F = F,
-                         .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 7 == 0 } };
-    struct stored matrices[7][3];
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) {
-            struct stored *s = &matrices[e][w];
-            stored_make(s, (enum stored_kind)(i % STORED_KINDS), w == 2 ? H : F, w == 2 ? F : H);
-            stored_random(s, &state);
-            stored_give(s, 0);
-            *(w == 0 ? &m.experts[e].w1 : w == 1 ? &m.experts[e].w3 : &m.experts[e].w2) = s->weight;
-        }
-    m.dy = reals(T * H, kind);
-    m.x = reals(T * H, kind);
-    m.p = reals(T * K, ORDINARY);
-    m.ids = new(T * K, sizeof *m.ids);
-    for (int64_t t = 0; t < T; t++) {
-        const int64_t first = twin_pick(&state, E), step = 1 + twin_pick(&state, 2) * (E % 2) * (E > 1);
-        for (int64_t k = 0; k < K; k++) m.ids[t * K + k] = (int32_t)((first + k * step) % E);
-    }
-    if (i % 10 == 9) m.ids[twin_pick(&state, T * K)] = (int32_t)(i % 20 == 9 ? E : -1);
-    char what[100];
-    snprintf(what, sizeof what, "%s experts T %d E %d K %d H %d F %d", chosen->name, (int)T, (int)E, (int)K, (int)H,
-             (int)F);
-    struct call call = { experts, &m, { T * H, T * K, 3 * E * H * F }, { 0, 0, 1 }, 0 };
-    const int status = both_orders(what, &call, kind == ORDINARY);
-    for (int64_t e = 0; e < E; e++)
-        for (int w = 0; w < 3; w++) ck_assert(stored_intact(&matrices[e][w]));
-    free(m.dy);
-    free(m.x);
-    free(m.p);
-    free(m.ids);
+    struct mixture m;
+    draw_mixture(&m, T, E, K, H, F, i);
+    const struct call call = CALL(experts, &m, OUTPUTS, 4, OPERAND(reals(T * H), T * H), OPERAND(reals(T * K), T * K),
+                                  ADDED(reals(n), n, start(n)), OPERAND(numbers(T * H, kind), T * H),
+                                  OPERAND(m.x, T * H), OPERAND(m.ids, T * K), OPERAND(m.p, T * K));
+    const int status = both_orders(m.what, call, kind == ORDINARY);
+    end_mixture(&m);
     return status;
 }
 

@@ -121,20 +121,20 @@ TEST(known_mistakes)
 
 struct own {
     const char *op, *id;
-    void (*make)(struct witness *w);
+    void (*make)(struct op_case *c);
 };
 
-static void without_offset(struct witness *w) { w_norm(w, 0); }
-static void silu(struct witness *w) { w_swiglu(w, 0); }
+static void without_offset(struct op_case *c) { w_norm(c, 0); }
+static void silu(struct op_case *c) { w_swiglu(c, 0); }
 static double by_tanh(double x) { return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 static double by_sigmoid(double x) { return x * w_sigmoid(1.702 * x); }
-static void gelu_tanh(struct witness *w) { w_each(w, by_tanh); }
-static void gelu_quick(struct witness *w) { w_each(w, by_sigmoid); }
+static void gelu_tanh(struct op_case *c) { w_each(c, by_tanh); }
+static void gelu_quick(struct op_case *c) { w_each(c, by_sigmoid); }
 
-static void softmax(struct witness *w)
+static void softmax(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x");
-    double *y = op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0);
+    struct op_values x = w_in(c, "x");
+    double *y = op_output(c, "y", 0, x.shape[0], x.shape[1], 0);
     for (int64_t t = 0; t < x.shape[0]; t++) {
         double sum = 0;
         for (int64_t e = 0; e < x.shape[1]; e++) sum += exp(x.x[t * x.shape[1] + e]);
@@ -142,55 +142,55 @@ static void softmax(struct witness *w)
     }
 }
 
-static void interleaved(struct witness *w)
+static void interleaved(struct op_case *c)
 {
-    struct op_values x = w_in(w, "x"), c = w_in(w, "cos"), s = w_in(w, "sin");
-    const int64_t Q = x.shape[1], D = x.shape[2], half = c.shape[1];
-    double *y = op_output(w->c, "y", 0, x.shape[0], Q, D);
+    struct op_values x = w_in(c, "x"), cosines = w_in(c, "cos"), sines = w_in(c, "sin");
+    const int64_t Q = x.shape[1], D = x.shape[2], half = cosines.shape[1];
+    double *y = op_output(c, "y", 0, x.shape[0], Q, D);
     memcpy(y, x.x, (size_t)x.count * sizeof *y);
     for (int64_t r = 0; r < x.shape[0] * Q; r++)
         for (int64_t i = 0; i < half; i++) {
             const double a = x.x[r * D + 2 * i], b = x.x[r * D + 2 * i + 1];
-            y[r * D + 2 * i] = a * c.x[r / Q * half + i] - b * s.x[r / Q * half + i];
-            y[r * D + 2 * i + 1] = b * c.x[r / Q * half + i] + a * s.x[r / Q * half + i];
+            y[r * D + 2 * i] = a * cosines.x[r / Q * half + i] - b * sines.x[r / Q * half + i];
+            y[r * D + 2 * i + 1] = b * cosines.x[r / Q * half + i] + a * sines.x[r / Q * half + i];
         }
 }
 
-static void own_swiglu(struct witness *w, double alpha, double offset, double limit)
+static void own_swiglu(struct op_case *c, double alpha, double offset, double limit)
 {
-    struct op_values gate = w_in(w, "gate"), up = w_in(w, "up");
-    double *y = op_output(w->c, "y", 0, gate.shape[0], gate.shape[1], 0);
+    struct op_values gate = w_in(c, "gate"), up = w_in(c, "up");
+    double *y = op_output(c, "y", 0, gate.shape[0], gate.shape[1], 0);
     for (int64_t i = 0; i < gate.count; i++) {
         const double g = fmin(gate.x[i], limit), u = fmax(fmin(up.x[i], limit), -limit);
         y[i] = (u + offset) * g * w_sigmoid(alpha * g);
     }
 }
 
-static void alpha_1(struct witness *w) { own_swiglu(w, 1, 1, op_number(w->c, "limit")); }
-static void no_plus_one(struct witness *w) { own_swiglu(w, op_number(w->c, "alpha"), 0, op_number(w->c, "limit")); }
-static void no_clamp(struct witness *w) { own_swiglu(w, op_number(w->c, "alpha"), 1, INFINITY); }
+static void alpha_1(struct op_case *c) { own_swiglu(c, 1, 1, op_number(c, "limit")); }
+static void no_plus_one(struct op_case *c) { own_swiglu(c, op_number(c, "alpha"), 0, op_number(c, "limit")); }
+static void no_clamp(struct op_case *c) { own_swiglu(c, op_number(c, "alpha"), 1, INFINITY); }
 
-static void no_renorm(struct witness *w)
+static void no_renorm(struct op_case *c)
 {
-    struct op_values s = w_in(w, "s");
-    w_route(w, s.x, s.shape[0], s.shape[1]);
-    const double *ids = w->c->outputs[0].x;
-    for (int64_t i = 0; i < w->c->outputs[1].count; i++)
-        w->c->outputs[1].x[i] = s.x[i / w->c->outputs[1].shape[1] * s.shape[1] + (int64_t)ids[i]];
+    struct op_values s = w_in(c, "s");
+    w_route(c, s.x, s.shape[0], s.shape[1]);
+    const double *ids = c->outputs[0].x;
+    for (int64_t i = 0; i < c->outputs[1].count; i++)
+        c->outputs[1].x[i] = s.x[i / c->outputs[1].shape[1] * s.shape[1] + (int64_t)ids[i]];
 }
 
-static void no_factor(struct witness *w)
+static void no_factor(struct op_case *c)
 {
-    w_experts(w);
-    struct op_values *routed = op_output_named(w->c, "routed");
-    for (int64_t i = 0; i < routed->count; i++) routed->x[i] /= op_number(w->c, "factor");
+    w_experts(c);
+    struct op_values *routed = op_output_named(c, "routed");
+    for (int64_t i = 0; i < routed->count; i++) routed->x[i] /= op_number(c, "factor");
 }
 
-static void tiled_groups(struct witness *w)
+static void tiled_groups(struct op_case *c)
 {
-    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), seen = w_in(w, "seen");
+    struct op_values q = w_in(c, "q"), k = w_in(c, "k"), v = w_in(c, "v"), seen = w_in(c, "seen");
     const int64_t T = q.shape[0], Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1];
-    double *lse = op_output(w->c, "lse", 0, T, Q, 0), *o = op_output(w->c, "o", 0, T, Q, D);
+    double *lse = op_output(c, "lse", 0, T, Q, 0), *o = op_output(c, "o", 0, T, Q, D);
     unsigned char *sees = malloc((size_t)S);
     for (int64_t i = 0; i < T * Q; i++) {
         for (int64_t j = 0; j < S; j++) sees[j] = j <= S - T + i / Q && (!seen.x || seen.x[j] != 0);
@@ -230,11 +230,9 @@ LOOP_TEST(own, 2 * OWN)
         return;
     }
     for (int64_t i = 0; i < set.count; i++) {
-        struct witness w = { .c = &set.cases[i] };
-        for (int k = 0; k < w.c->output_count; k++) free(w.c->outputs[k].x);
-        w.c->output_count = 0;
-        m->make(&w);
-        while (w.owned_count > 0) free(w.owned[--w.owned_count]);
+        witness_clear(&set.cases[i]);
+        m->make(&set.cases[i]);
+        rooms_free(0);
     }
     op_write(&set, results_path, half ? M3_BF16 : M3_F32, NULL);
     const struct op_verdict v = op_check(m->op, cases_path, results_path, half ? "bf16" : "fp32");
