@@ -1,7 +1,7 @@
 /* Is the error in the direction that a known mistake makes? d is what the mistake would add to the right results of a
  * tap, made from the candidate's own inputs; its coefficient in the candidate's error is near 0 in a right program and
  * near 1 in one with the mistake, however coarsely both round. A pass that such a mistake, or zeros, would also get says
- * nothing. SPEC 7.20. */
+ * nothing. SPEC 7.12. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
