@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle/cause/answer.h"
 #include "oracle/cause/mistaken.h"
 #include "oracle/cause/tap.h"
 #include "oracle/judge/side_by_side.h"
@@ -193,7 +194,7 @@ static int try_mistakes(struct named *best, struct scoring *c)
 {
     int applies = 1, status = M3_OK;
     for (int k = 0; k < m3_mistake_count() && !status && applies; k++) {
-        if (!m3_mistaken_reaches(c->b, c->item, m3_mistake_at(k))) continue;
+        if (!m3_mistaken_reaches(c->b, c->item, m3_mistake_at(k)) || m3_cause_permitted(m3_mistake_at(k), 0)) continue;
         if (!c->right.data) {
             status = m3_mistaken_make(&c->right, &applies, c->mistaken, NULL);
             applies = !status && applies && is_of_tap(c, &c->right);
