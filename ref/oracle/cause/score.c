@@ -1,12 +1,14 @@
 /* Is the error in the direction that a known mistake makes? d is what the mistake would add to the right results of a
  * tap, made from the candidate's own inputs; its coefficient in the candidate's error is near 0 in a right program and
  * near 1 in one with the mistake, however coarsely both round. A pass that such a mistake, or zeros, would also get says
- * nothing. SPEC 7.20. */
+ * nothing. SPEC 7.12. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
+#include "oracle/cause/answer.h"
 #include "oracle/cause/mistaken.h"
 #include "oracle/cause/tap.h"
 #include "oracle/judge/side_by_side.h"
@@ -52,16 +54,19 @@ static int reads_codes(const struct m3_blaming *b, const struct m3_blame_item *i
     return m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer).before > 0x1p-8;
 }
 
+enum { FEW = 8, MANY = 1 << 20 };       /* rows of a tap that is given; its numbers */
+
 static int begin(struct scoring *c, const struct m3_known *dumped, const struct m3_recomputed *made)
 {
     const struct m3_blaming *b = c->b;
     const char *name = c->item->name;
     const double dumping = m3_profile_dump_rounding(b->setting->profile, name);
     const int64_t width = made->y.width, near = c->item->rows - 1;
-    int64_t first, rows;
-    int status = m3_mistaken_new(&c->mistaken, b, c->item, near);
+    int64_t first = 0, rows = m3_min(dumped->rows, m3_max(FEW, MANY / m3_max(1, width)));
+    /* Operands that are given one by one are not in a dump, from which mistakes could be made. */
+    int status = b->side.file ? m3_mistaken_new(&c->mistaken, b, c->item, near) : M3_OK;
     if (status) return status;
-    m3_mistaken_rows(&first, &rows, c->mistaken);
+    if (c->mistaken) m3_mistaken_rows(&first, &rows, c->mistaken);
     const size_t room = (size_t)(rows * width) + 1;
     status = m3_side_by_side_room(&c->s, rows * width, rows, name, b->error);
     c->by = malloc(room * sizeof *c->by);
@@ -193,7 +198,7 @@ static int try_mistakes(struct named *best, struct scoring *c)
 {
     int applies = 1, status = M3_OK;
     for (int k = 0; k < m3_mistake_count() && !status && applies; k++) {
-        if (!m3_mistaken_reaches(c->b, c->item, m3_mistake_at(k))) continue;
+        if (!m3_mistaken_reaches(c->b, c->item, m3_mistake_at(k)) || m3_cause_permitted(m3_mistake_at(k), 0)) continue;
         if (!c->right.data) {
             status = m3_mistaken_make(&c->right, &applies, c->mistaken, NULL);
             applies = !status && applies && is_of_tap(c, &c->right);
@@ -241,8 +246,7 @@ int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const
         const double effect = direct(&c, NULL, (enum pattern)p);
         if (effect > same) status = try(&best, &c, NULL, patterns[p], effect);
     }
-    /* Operands that are given one by one are not in a dump, from which mistakes could be made. */
-    if (!status && b->side.file && c.s.rows > 0) status = try_mistakes(&best, &c);
+    if (!status && c.mistaken && c.s.rows > 0) status = try_mistakes(&best, &c);
     if (!status && best.fit.change > 0) write_name(out, &best, b->named);
     end(&c);
     return status;

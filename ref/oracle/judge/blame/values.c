@@ -1,4 +1,3 @@
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,50 +119,6 @@ static double largest_error(const struct m3_side_by_side *s)
     return error == 0 ? 0 : error / size;
 }
 
-/* Outputs of the operator that stand for themselves: experts of a row, heads, or rows. */
-static int64_t parts_of_row(const struct m3_blaming *b, const struct m3_blame_item *item)
-{
-    const struct m3_setting *s = b->setting;
-    switch (m3_graph_node(s->model, s->semantics, item->tap, item->layer)->op) {
-    case M3_OP_EXPERT: return s->model->config.K;
-    case M3_OP_ATTEND: return item->tap == M3_TAP_ATTN ? s->model->config.Q : 1;
-    default: return 1;
-    }
-}
-
-/* How often the n values from `at` on hold themselves as an error: -1 for zeros. 0 if roundings could do that. */
-static double lost(const struct m3_side_by_side *s, int64_t at, int64_t n, double u, double scale)
-{
-    const double clear = 16;    /* standard deviations: there are many parts */
-    double lines_up = 0, size = 0;
-    for (int64_t i = at; i < at + n; i++) {
-        const double v = u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
-        if (!(v > 0) || !isfinite(s->want[i]) || !isfinite(s->got[i])) continue;
-        lines_up += (s->got[i] - s->want[i]) * s->want[i] / v;
-        size += s->want[i] * s->want[i] / v;
-    }
-    return sqrt(size) >= clear * scale ? lines_up / size : 0;
-}
-
-/* Whole outputs that are zeros or have the other sign, which coarse roundings may hide one element at a time. */
-static void find_lost(struct m3_finding *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
-                      const struct m3_blame_item *item, double u)
-{
-    const int64_t parts = parts_of_row(b, item), n = item->width / parts;
-    const double scale = out->tiers.z2 < 1 ? sqrt(out->tiers.z2) : 1;
-    int64_t count = 0, first = -1;
-    if (!b->setting->profile || !m3_is_judged(out->verdict) || out->verdict == M3_VERDICT_FAIL) return;
-    for (int64_t p = 0; p < s->rows * parts; p++) {
-        if (!(lost(s, p * n, n, u, scale) <= -0.6)) continue;
-        if (count++ == 0) first = p;
-    }
-    if (count == 0) return;
-    out->share = 1;
-    m3_finding_note(out,
-                    "%" PRId64 " of its %" PRId64 " %s are zeros or have the other sign, the first in row %" PRId64,
-                    count, s->rows * parts, parts == 1 ? "rows" : "outputs", s->numbers[first / parts]);
-}
-
 static int settle(struct m3_finding *out, const struct m3_blaming *b, const struct m3_side_by_side *s,
                   const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
 {
@@ -214,8 +169,8 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     out->elements = s.count;
     if (!status && s.rows > 0) {
         status = settle(out, b, &s, item, &rules);
-        find_lost(out, b, &s, item, m3_setting_arithmetic(rules.setting, s.count).u);
         if (!status) status = test_parameters(b, item, &s, &rules);
+        if (!status) status = m3_blame_judge_outputs(b, item, &s, m3_setting_arithmetic(rules.setting, s.count).u);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(out, "its inputs are missing or no numbers in every row");

@@ -185,8 +185,8 @@ static int softmax_scores(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 }
 
 static const struct m3_mistake all[] = {
-    { "act.silu", "SiLU(gate) up: alpha, the 1 and the clamps are lost", "*.mlp.act,*.moe.expert_out,*.moe.routed",
-      M3_OP_ACTIVATION, M3_NEEDS_OAI, NULL, NULL,
+    { "act.silu", "SiLU(gate) up: alpha, the 1 and the clamps are lost",
+      "*.mlp.act,*.moe.expert_out,*.moe.routed,*.moe.shared", M3_OP_ACTIVATION, M3_NEEDS_OAI, NULL, NULL,
       M3_CHANGE(.ops.swiglu_oai = m3_mistaken_swiglu, .ops.experts = m3_mistaken_experts, .gated = silu) },
     { "act.params_dropped", "alpha and the 1 do not reach the experts' kernel", "*.moe.expert_out,*.moe.routed",
       M3_OP_EXPERT, M3_NEEDS_OAI | M3_NEEDS_EXPERTS, NULL, NULL,

@@ -103,6 +103,11 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
 
+/* outputs.c: after the tiers: outputs that are lost, or that are multiplied by a factor. u: the unit roundoff of sums.
+ * M3_INTERNAL. */
+struct m3_side_by_side;
+int m3_blame_judge_outputs(const struct m3_blaming *b, const struct m3_blame_item *item,
+                           const struct m3_side_by_side *s, double u);
 /* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
 int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item);
 
