@@ -145,7 +145,8 @@ int m3_blame_judge_outputs(const struct m3_blaming *b, const struct m3_blame_ite
 {
     struct m3_finding *out = item->blamed;
     const struct m3_coarseness at = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer);
-    const double unit = fmax(at.before, at.here);
+    /* Codes saturate: their errors have a mean, and only what is lost tells. */
+    const double unit = at.before > 0x1p-8 ? INFINITY : fmax(at.before, at.here);
     struct division d = { .s = s, .u = u };
     out->share = 0;
     if (!(unit > 0x1p-24) || (out->verdict != M3_VERDICT_PASS && out->verdict != M3_VERDICT_SUSPECT)) return M3_OK;
