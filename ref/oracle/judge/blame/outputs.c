@@ -140,15 +140,23 @@ static void judge(struct m3_finding *out, const struct division *d, const struct
     }
 }
 
+/* Codes saturate, and products may cut off what they round (TF32): such errors have a mean, and only what is lost tells. */
+static int has_mean(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_coarseness *at)
+{
+    const struct m3_profile *profile = b->setting->profile;
+    if (at->before > 0x1p-8 || m3_profile_truncates(profile)) return 1;
+    return m3_profile_input(profile, item->name).dtype != M3_DTYPES;
+}
+
 int m3_blame_judge_outputs(const struct m3_blaming *b, const struct m3_blame_item *item,
                            const struct m3_side_by_side *s, double u)
 {
     struct m3_finding *out = item->blamed;
     const struct m3_coarseness at = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer);
-    /* Codes saturate: their errors have a mean, and only what is lost tells. */
-    const double unit = at.before > 0x1p-8 ? INFINITY : fmax(at.before, at.here);
-    struct division d = { .s = s, .u = u };
     out->share = 0;
+    if (!b->setting->profile) return M3_OK;
+    const double unit = has_mean(b, item, &at) ? INFINITY : fmax(at.before, at.here);
+    struct division d = { .s = s, .u = u };
     if (!(unit > 0x1p-24) || (out->verdict != M3_VERDICT_PASS && out->verdict != M3_VERDICT_SUSPECT)) return M3_OK;
     if (!begin(&d, b, item)) return M3_OK;
     const int64_t all = s->rows * d.outputs, most = m3_max(all, d.places);
