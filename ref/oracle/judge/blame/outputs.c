@@ -16,8 +16,9 @@ static const double clear = 16;
 static const double lost = -0.6;
 
 enum kind { OUTPUT, ROW, PLACE, WHOLE, KINDS };
-/* A kind may share so many roundings: of a root, a weight, a sum; the more values it has, the fewer are common to all. */
-static const double shared[KINDS] = { 3, 1, 0.5, 0.125 };
+/* A kind may share so many roundings: of a root, a weight, a sum; the more values it has, the fewer are common to all.
+ * Gates have constants, too. */
+static const double shared[KINDS] = { 3, 1, 0.5, 0.125 }, shared_by_gates[KINDS] = { 3, 2, 1, 0.5 };
 
 /* How the elements of a tap are divided. */
 struct division {
@@ -25,6 +26,7 @@ struct division {
     int64_t outputs, width; /* of a row; of an output */
     const struct m3_known *experts; /* of each output; NULL: the place of an output is its head */
     int64_t places;
+    const double *shared; /* [KINDS] */
     double u;
 };
 
@@ -41,7 +43,10 @@ struct found {
 static int begin(struct division *d, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const struct m3_config *c = &b->setting->model->config;
-    switch (m3_graph_node(b->setting->model, b->setting->semantics, item->tap, item->layer)->op) {
+    const enum m3_operator op = m3_graph_node(b->setting->model, b->setting->semantics, item->tap, item->layer)->op;
+    const int is_gated = op == M3_OP_ACTIVATION || op == M3_OP_GATED_MLP || op == M3_OP_EXPERT || op == M3_OP_ROUTED;
+    d->shared = is_gated ? shared_by_gates : shared;
+    switch (op) {
     case M3_OP_EXPERT:
         d->outputs = c->K, d->places = c->E;
         d->experts = m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer);
@@ -129,7 +134,7 @@ static void judge(struct m3_finding *out, const struct division *d, const struct
     for (enum kind kind = OUTPUT; kind < KINDS; kind++) {
         if (d->outputs == 1 && (kind == ROW || kind == PLACE)) continue;
         const int64_t count = gather(sums, d, kind, each);
-        find(&zeros, &factors, sums, count, shared[kind] * unit, scale);
+        find(&zeros, &factors, sums, count, d->shared[kind] * unit, scale);
         if (zeros.count == 0 && factors.count == 0) continue;
         say(out, d, kind, zeros.count > 0 ? &zeros : &factors);
         out->share = zeros.count > 0;
