@@ -391,12 +391,12 @@ $(BUILD)/tests/ordered_bits: tests/support/ordered_bits.c $(BITS) $(BUILD)/engin
 # For scripts/judging_from_little.py.
 $(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mistaken.h $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a %.so,$^) $(LDLIBS)
 
 # For scripts/answer_power.py.
 $(BUILD)/tests/answer_power: tests/support/answer_power.c $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a %.so,$^) $(LDLIBS)
 
 $(patsubst %,$(BUILD)/tests/%.so,$(filter-out throwing_norm,$(PLUGINS))): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)
@@ -527,7 +527,7 @@ index:
 		scripts/make/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md >>$(BUILD)/spec.md && cp $(BUILD)/spec.md SPEC.md
 
 FORMAT := $(BUILD)/format
-# The formatter moves comments of two headers out of their columns.
+# The formatter moves comments of this header out of their columns.
 FORMATTED := $(filter-out ref/model/taps.h,$(shell find ref tests -name '*.[ch]'))
 $(FORMAT)/ready: scripts/requirements-format.txt
 	@scripts/venv.sh $(FORMAT) $<
