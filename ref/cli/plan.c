@@ -19,6 +19,7 @@
 #include "io/temporary.h"
 #include "model/files/case.h"
 #include "model/model.h"
+#include "oracle/variants/mistakes.h"
 
 /* How long companions take in passes of the double engine, and a run that rounds as a profile allows in passes of the
  * float engine. Measured on a layer of released widths with 16 experts, at T = 64 and 512. */
@@ -105,6 +106,32 @@ static int add_passes(struct planned *x, const struct m3_engine *engine, double 
         x->seconds[kind] += all * m3_rates_time(&rates, &work, kind);
         x->rates[kind] = rates.seconds[kind] > 0 ? rates.work[kind] / rates.seconds[kind] : 0;
     }
+    return M3_OK;
+}
+
+/* Known mistakes whose direction is sought in a tap. */
+static int mistakes_of(const char *tap)
+{
+    int count = 0;
+    for (int i = 0; i < m3_mistake_count(); i++) count += m3_tap_matches(m3_mistake_at(i)->first, tap);
+    return count;
+}
+
+/* What each of these mistakes would make of a few rows. To read the matrices of an expert takes as long as to multiply
+ * READ rows by them. */
+static int add_directions(struct planned *x, struct m3_error *error)
+{
+    enum { FEW = 8, READ = 10 };
+    struct m3_rates rates;
+    const int64_t T = m3_min(x->c.T, FEW);
+    const double rows = (double)(T * m3_max(1, x->config.K)), read = READ * m3_work_experts_chosen(&x->config, (int)T);
+    if (!x->p->directions) return M3_OK;
+    const int status = measure(&rates, x, m3_engine_f64(), T, 0, error);
+    if (status) return status;
+    const struct m3_work work = work_of(x, T, 0, T);
+    x->seconds[M3_WORK_EXPERTS] +=
+        mistakes_of("layers.0.moe.expert_out") * fmax(1, read / rows) * m3_rates_time(&rates, &work, M3_WORK_EXPERTS);
+    x->seconds[M3_WORK_PRODUCTS] += mistakes_of("layers.0.o_proj") * m3_rates_time(&rates, &work, M3_WORK_PRODUCTS);
     return M3_OK;
 }
 
@@ -239,6 +266,7 @@ static int measure_all(struct planned *x, struct m3_error *error)
     x->write_bytes = (double)width * p->writes_taps * m3_max(p->copies, 1) * numbers;
     int status = add_passes(x, m3_engine_f32(), p->f32_passes + ROUNDED * p->rounded, 0, error);
     if (!status) status = add_passes(x, m3_engine_f64(), p->f64_passes + BOUNDS * p->with_bounds, p->recomputed, error);
+    if (!status) status = add_directions(x, error);
     if (!status) status = add_tokens(x, error);
     if (!status && x->write_bytes > 0) status = measure_writes(x, error);
     if (status || !x->model) return status;

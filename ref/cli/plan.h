@@ -12,6 +12,7 @@ struct m3_cli_plan {
     int with_bounds;            /* passes of the double engine that also compute error bounds */
     int rounded;                /* passes that round as a profile allows */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
+    int directions;             /* the errors of a dump are compared with what known mistakes would make */
     int gradients;              /* the pass is differentiated, and gradients are written, not taps */
     int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */
     int has_cache;

@@ -259,6 +259,7 @@ static void plan_passes(struct m3_cli_plan *plan, const struct arguments *a, con
     int64_t runs = a->row_runs >= 0 ? a->row_runs : m3_honest_runs_of(profile);
     if (a->row_runs < 0 && is_coarse && !a->truth) runs = m3_follow_runs(profile, dump, model, plan->first, end, T);
     plan->recomputed = 1;
+    plan->directions = is_full && is_coarse;
     plan->with_bounds = a->truth || has_reports;
     plan->writes_taps = plan->with_bounds ? 3 : 0;
     plan->rounded = (plan->first == 0 && a->truth) || !is_full ? (int)runs : 0;

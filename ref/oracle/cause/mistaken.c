@@ -14,7 +14,8 @@ enum {
     FEW = 8, /* rows of a tap without keys that has many numbers: */
     MANY = 1 << 20,
     LARGE = 1 << 22, /* numbers of a picture's tap that is too large to be tried */
-    SMALL = 1 << 18, /* numbers of a tap for which threads cost more than they save */
+    SMALL = 1 << 18, /* steps of a tap for which threads cost more than they save; those of products are short */
+    SHORT = 64,
     EXPANDED = 1 << 26, /* numbers of the experts of a layer that may be expanded */
     KEPT = 96, /* taps of a layer, and those that it reads */
 };
@@ -464,6 +465,12 @@ static int take(struct m3_tap_values *out, struct making *k)
     return M3_OK;
 }
 
+static int is_small(const struct m3_mistaken *m)
+{
+    const int64_t H = m->b->setting->model->config.H, numbers = m->rows * H;
+    return (m3_blame_is_product(m->b, m->item) ? numbers * (H / SHORT + 1) : numbers) < SMALL;
+}
+
 /* A mistake in stored matrices expands all of a layer: experts are not given to it where they are too large. */
 static void give_experts(struct m3_mistaken *m, const struct m3_mistake *mistake)
 {
@@ -485,7 +492,7 @@ int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
         k.request = *m3_mistaken_request(k.run);
-        k.request.threads = m->rows * s->model->config.H < SMALL ? 1 : s->ctx->threads;
+        k.request.threads = is_small(m) ? 1 : s->ctx->threads;
         k.request.linear = s->ctx->linear;
         k.setting = *s;
         k.setting.model = m3_mistaken_model(k.run);

@@ -67,30 +67,76 @@ int m3_mistaken_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real
 
 /* ---- experts */
 
+enum { TOGETHER = 32 };         /* slots of an expert, for which its matrices are read once */
+
+/* Rows that chose one expert, and what it makes of them. */
+struct chosen {
+    int64_t slots[TOGETHER], n;
+    real *x, *gate, *up, *y, *out;      /* [n, H], [n, F], [n, F], [n, F], [n, H] */
+};
+
+static int take_chosen(struct chosen *c, struct m3_ctx *ctx, int64_t H, int64_t F)
+{
+    c->x = m3_scratch_take(ctx, TOGETHER * (2 * H + 3 * F), sizeof *c->x);
+    if (!c->x) return M3_INTERNAL;
+    c->out = c->x + TOGETHER * H;
+    c->gate = c->out + TOGETHER * H;
+    c->up = c->gate + TOGETHER * F;
+    c->y = c->up + TOGETHER * F;
+    return M3_OK;
+}
+
+/* The next slots that chose expert e, from *slot on. */
+static void choose(struct chosen *c, int64_t *slot, const real *x, const int32_t *ids, int64_t e, int64_t slots,
+                   int64_t K, int64_t H)
+{
+    for (c->n = 0; *slot < slots && c->n < TOGETHER; ++*slot) {
+        if (ids[*slot] != e) continue;
+        memcpy(c->x + c->n * H, x + *slot / K * H, (size_t)H * sizeof *x);
+        c->slots[c->n++] = *slot;
+    }
+}
+
+/* Number i of a row's gate and up as one stack: up follows gate. */
+static real stacked(const struct chosen *c, int64_t row, int64_t F, int64_t i)
+{
+    return i < F ? c->gate[row * F + i] : c->up[row * F + i - F];
+}
+
+static int apply_expert(struct m3_ctx *ctx, struct chosen *c, const struct m3_expert *e,
+                        const struct m3_activation *act)
+{
+    const struct m3_change *change = m3_run_of(ctx)->change;
+    const int64_t F = e->w1.rows;
+    const int status = m3_right()->linear(ctx, c->gate, c->x, &e->w1, NULL, c->n) ||
+                       m3_right()->linear(ctx, c->up, c->x, &e->w3, NULL, c->n);
+    for (int64_t i = 0; i < c->n * F && !status; i++) {
+        const int64_t r = i / F, f = 2 * (i % F);
+        c->y[i] = change->interleaved ? change->gated(stacked(c, r, F, f), stacked(c, r, F, f + 1), act)
+                                      : change->gated(c->gate[i], c->up[i], act);
+    }
+    return status ? status : m3_right()->linear(ctx, c->out, c->y, &e->w2, NULL, c->n);
+}
+
 int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
                         const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
                         int64_t K, real factor)
 {
-    const struct m3_change *change = m3_run_of(ctx)->change;
     const int64_t H = experts[0].w1.cols, F = experts[0].w1.rows;
     const size_t mark = m3_scratch_mark(ctx);
-    real *gate = m3_scratch_take(ctx, 3 * F + H, sizeof *gate);
-    if (!gate) return M3_INTERNAL;
-    real *up = gate + F, *y = up + F, *out = y + F;
-    int status = M3_OK;
+    struct chosen c = { .n = 0 };
+    int status = take_chosen(&c, ctx, H, F);
     memset(routed, 0, (size_t)(T * H) * sizeof *routed);
-    for (int64_t i = 0; i < E * T * K && !status; i++) {        /* ordered by expert, then by slot */
-        const int64_t e = i / (T * K), slot = i % (T * K), t = slot / K;
-        if (ids[slot] != e) continue;
-        status = m3_right()->linear(ctx, gate, x + t * H, &experts[e].w1, NULL, 1) ||
-                 m3_right()->linear(ctx, up, x + t * H, &experts[e].w3, NULL, 1);
-        for (int64_t f = 0; f < F; f++)         /* up follows gate: the two are one stack */
-            y[f] = change->interleaved ? change->gated(gate[2 * f], gate[2 * f + 1], act)
-                                       : change->gated(gate[f], up[f], act);
-        if (!status) status = m3_right()->linear(ctx, out, y, &experts[e].w2, NULL, 1);
-        for (int64_t h = 0; h < H; h++) routed[t * H + h] += factor * p[slot] * out[h];
-        if (each) memcpy(each + slot * H, out, (size_t)H * sizeof *each);
-    }
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t slot = 0; slot < T * K && !status;) {
+            choose(&c, &slot, x, ids, e, T * K, K, H);
+            if (c.n > 0) status = apply_expert(ctx, &c, &experts[e], act);
+            for (int64_t i = 0; i < c.n * H && !status; i++) {
+                const int64_t of = c.slots[i / H], h = i % H;
+                routed[of / K * H + h] += factor * p[of] * c.out[i];
+                if (each) each[of * H + h] = c.out[i];
+            }
+        }
     m3_scratch_release(ctx, mark);
     return status;
 }
