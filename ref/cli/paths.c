@@ -84,6 +84,20 @@ void m3_cli_reads_input(struct m3_cli_paths *paths, const struct m3_cli_input *i
         if (!paths->status) paths->status = m3_reading_note_folder(in->videos[i], "*.png", "--video", paths->error);
 }
 
+void m3_cli_keeps(struct m3_cli_paths *paths, const char *folder)
+{
+    struct stat info;
+    if (!folder || paths->status) return;
+    paths->status = m3_look(&info, folder, paths->error);
+    for (int i = 0; i < paths->count && !paths->status; i++) {
+        const struct m3_cli_output *out = &paths->outputs[i];
+        if (!out->has_folder || out->folder.st_dev != info.st_dev || out->folder.st_ino != info.st_ino) continue;
+        paths->status =
+            m3_fail(paths->error, M3_USAGE, "%s: got %s, in the folder of --resume, expected another folder",
+                    out->option, out->path);
+    }
+}
+
 int m3_cli_paths_end(struct m3_cli_paths *paths)
 {
     for (int i = 0; !paths->status && i < paths->count; i++) {

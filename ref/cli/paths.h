@@ -38,6 +38,9 @@ void m3_cli_reads_profile(struct m3_cli_paths *paths, const char *profile);
 /* Names the case, or pictures and frames of videos; and the plug-in. */
 void m3_cli_reads_input(struct m3_cli_paths *paths, const struct m3_cli_input *in);
 
+/* The folder of --resume is not for outputs, which have been named. NULL is ignored. */
+void m3_cli_keeps(struct m3_cli_paths *paths, const char *folder);
+
 /* M3_USAGE if an output would replace something that is read. */
 int m3_cli_paths_end(struct m3_cli_paths *paths);
 

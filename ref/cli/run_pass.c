@@ -61,21 +61,6 @@ static int make_rows(struct outputs *out, const struct m3_cli_run *a, const stru
     return status;
 }
 
-/* The folder of --resume is not for outputs. */
-static void check_resume(struct m3_cli_paths *paths, const char *resume)
-{
-    struct stat info;
-    if (!resume || paths->status) return;
-    paths->status = m3_look(&info, resume, paths->error);
-    for (int i = 0; i < paths->count && !paths->status; i++) {
-        const struct m3_cli_output *out = &paths->outputs[i];
-        if (!out->has_folder || out->folder.st_dev != info.st_dev || out->folder.st_ino != info.st_ino) continue;
-        paths->status =
-            m3_fail(paths->error, M3_USAGE, "%s: got %s, in the folder of --resume, expected another folder",
-                    out->option, out->path);
-    }
-}
-
 int m3_cli_run_paths(const struct m3_cli_run *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
@@ -91,7 +76,7 @@ int m3_cli_run_paths(const struct m3_cli_run *a, struct m3_error *error)
     if (!status && a->cache_in && a->cache_out) status = m3_reading_forget(a->cache_in, error);
     if (status) return status;
     m3_cli_writes(&paths, "--cache-out", a->cache_out);
-    check_resume(&paths, a->resume);
+    m3_cli_keeps(&paths, a->resume);
     return m3_cli_paths_end(&paths);
 }
 

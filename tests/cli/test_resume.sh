@@ -1,12 +1,12 @@
 #!/bin/sh
-# `m3ref run --resume`: a run that is killed, at any of its writes or in the middle of one, goes on when it is repeated, and
+# `--resume` of run and check: a run that is killed, at any of its writes or in the middle of one, goes on when it is repeated, and
 # ends with the bytes of a run that was not: dump, companions, cache, next tokens. A folder of another run, build or model is
 # refused with one line, and everything stays as it is.
 #
 # Seen to fail with: the layer's number in the state one too high; cache rows of a layer not kept; the input of layer 0 not
 # kept; what the files have not written again; the embeddings not given to the companions; a longer cache not cut back; the
 # state removed before the outputs; a label not compared; the hash of the numbers, of the outputs, not compared; the lock
-# left out; the state left after the run; any file of the folder removed.
+# left out; the state left after the run; any file of the folder removed; findings of check kept without their verdict.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 work=$folder/work
@@ -151,6 +151,39 @@ run_until 0
 "$build/m3ref" inspect "$work/d" --sha256 | diff "$folder/want" - >"$folder/findings"
 verdict 'the same as without --resume' "$folder/findings"
 
+# ---- check: what was found is kept after every tap
+
+# checked NAME STEP STATUS ARGUMENTS..: the verdict and its report, killed as above.
+checked() {
+    name=$1 step=$2 wanted=$3 call=1 kills=0 resumed=0
+    shift 3
+    command="check $* --threads 1 --junit $work/junit.xml --resume $work/state"
+    rm -rf "$folder/whole"
+    fresh
+    run_until 0
+    cp "$folder/log" "$folder/verdict"
+    cp -r "$work" "$folder/whole"
+    : >"$folder/findings"
+    [ "$(ls -A "$work/state")" = m3ref-notes ] || echo "in the folder: $(ls -A "$work/state")" >>"$folder/findings"
+    while fresh; run_until $call; [ $status -eq 137 ]; do
+        kills=$((kills + 1)) call=$((call + step))
+        run_until 0
+        [ $status -eq "$wanted" ] || echo "status $status, expected $wanted" >>"$folder/findings"
+        grep -q 'taps had been judged before' "$folder/errors" && resumed=$((resumed + 1))
+        diff "$folder/verdict" "$folder/log" | head -n 3 >>"$folder/findings"
+        diff -r "$folder/whole" "$work" | head -n 3 >>"$folder/findings"
+    done
+    [ $kills -ge 5 ] && [ $resumed -ge 4 ] || echo "killed $kills times, went on $resumed times" >>"$folder/findings"
+    verdict "$name, $kills kills" "$folder/findings"
+}
+
+"$build/m3ref" run $tiny --case $case --dump "$folder/right" >/dev/null
+"$build/m3ref" run $tiny --case $case --dump "$folder/wrong" --set gate_clamp=both >/dev/null
+checked 'check of a right dump' 97 0 $tiny "$folder/right" --case $case --json
+checked 'check of a wrong dump' 149 1 $tiny "$folder/wrong" --case $case --all
+"$build/m3ref" run $tiny --case tests/candidates/packed_case.safetensors --dump "$folder/packed" >/dev/null
+checked 'check of several sequences' 251 0 $tiny "$folder/packed" --case tests/candidates/packed_case.safetensors
+
 # ---- calls that fail: one line, the right status, and the next run goes on
 
 command="run $tiny --ids 1,2,3 --cache-out $work/c --dump $work/d --taps layers.?.out,logits --threads 1 --resume $work/state"
@@ -191,7 +224,7 @@ refused() {
     shift 3
     rm -rf "$folder/before"
     cp -r "$work" "$folder/before"
-    "$build/m3ref" run "$@" --resume "$work/state" >"$folder/log" 2>"$folder/errors"
+    "$build/m3ref" $verb "$@" --resume "$work/state" >"$folder/log" 2>"$folder/errors"
     status=$?
     {
         [ $status -eq "$expected" ] || echo "got status $status, expected $expected"
@@ -211,6 +244,15 @@ begun() {
     run_until "$call"
     ls "$work"/state/*.state.safetensors >/dev/null
 }
+
+fresh
+command="check $tiny $folder/right --case $case --resume $work/state"
+run_until 300
+verb=check
+refused 'another candidate' 65 'candidate_sha256: got' $tiny "$folder/wrong" --case $case
+refused 'another profile' 65 'profile_sha256: got' $tiny "$folder/right" --case $case --profile bf16
+refused 'a report in the folder' 64 'in the folder of --resume' $tiny "$folder/right" --case $case --html "$work/state/h"
+verb=run
 
 cp -r $tiny "$folder/model"
 printf ' ' >>"$folder/model/config.json"

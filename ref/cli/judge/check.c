@@ -16,6 +16,7 @@
 #include "cli/judge/reports.h"
 #include "io/open.h"
 #include "io/reading.h"
+#include "model/resume/resume.h"
 #include "oracle/judge/check/blame_honest.h"
 #include "oracle/judge/check/check.h"
 #include "oracle/error/profile.h"
@@ -30,7 +31,8 @@ struct arguments {
     const char *spec;           /* NULL: the HTML page holds the sections */
     char *repeat;               /* the command line */
     enum m3_report_extent extent;
-    const char *truth;
+    const char *truth, *resume;
+    struct m3_resume_folder *kept;      /* of --resume; NULL: none */
     int64_t row_runs;
     int json, all, only_failing, plan, help, is_answer;
 };
@@ -62,8 +64,9 @@ static int take_top_p(void *arguments, const char *value, struct m3_error *error
 
 static const char about[] =
     "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT]\n"
-    "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
+    "                   [--layers A:B] [--resume FOLDER] [--plan] [--all | --only-failing] [--json]\n"
+    "                   [--html OUT] [--junit OUT] [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N]\n"
+    "                   [--threads N]\n"
     "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
     "\n"
     "The strict verdict on a dump, in one command. check runs the case in double (the truth), and meanwhile\n"
@@ -102,6 +105,9 @@ static const struct m3_cli_option options[] = {
     M3_CLI_TEXT_OF("truth", "F", truth,
       "keep the truth in F. If F already holds the truth for this model, case, reading and\n"
       "profile, F is reused"),
+    M3_CLI_TEXT_OF("resume", "FOLDER", resume,
+      "after every tap, keep in FOLDER what was found. If check is stopped, the same command\n"
+      "judges only the taps that are left; the case runs again. FOLDER is emptied at the end"),
     M3_CLI_TAKEN("layers", "A:B", take_layers,
       "judge only the taps of layers A to B-1. If A is 0, also judge what comes before the\n"
       "layers. If B is the number of layers, also judge what comes after them. If the dump holds\n"
@@ -180,7 +186,7 @@ static int check_kind(const struct arguments *a, struct m3_error *error)
     } of_dumps[] = {
         { "--truth", a->truth != NULL }, { "--html", a->reports.html != NULL }, { "--junit", a->reports.junit != NULL },
         { "--spec", a->spec != NULL },   { "--only-failing", a->only_failing }, { "--layers", a->names.end_layer > 0 },
-        { "--plan", a->plan },
+        { "--plan", a->plan },           { "--resume", a->resume != NULL },
     };
     if (!a->is_answer && m3_cli_answer_given(&a->answer))
         return m3_fail(
@@ -206,6 +212,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
+    if (a->resume && !*a->resume) return m3_fail(error, M3_USAGE, "--resume: got an empty name, expected a folder");
+    status = a->resume ? m3_cli_ranks_refuse("--resume", error) : M3_OK;
+    if (status) return status;
     int exists = 0;
     if (!a->plan && !a->input.case_path && !a->input.ids && a->truth) status = m3_look_for(&exists, a->truth, error);
     if (exists) a->names.case_beside = a->truth;
@@ -222,6 +231,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     m3_cli_writes(&paths, "--truth", a->truth);
     m3_cli_writes_reports(&paths, &a->reports);
     m3_cli_reads_candidate(&paths, &a->names, &a->input);
+    m3_cli_keeps(&paths, a->resume);
     return m3_cli_paths_end(&paths);
 }
 
@@ -307,6 +317,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
+    if (!status && a->resume) status = m3_resume_open(&a->kept, a->resume, error);
     if (!status) status = check_paths(a, error);
     if (!status) status = m3_cli_reports_open(&a->reports, error);
     m3_cli_watch_begin(&watch, a->input.progress);
@@ -315,6 +326,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .candidate_name = a->names.candidate,
                                             .profile = a->names.profile,
                                             .truth = a->truth,
+                                            .resume = a->kept,
                                             .row_runs = a->row_runs,
                                             .compares = a->reports.html || a->reports.junit,
                                             .progress = m3_cli_watched(&watch) };
@@ -326,9 +338,11 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
         status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
         if (!status) status = write_reports(a, &result, candidate.dump, error);
         if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
+        if (!status && a->kept) status = m3_resume_end(a->kept, error);
         if (!status) status = (int)result.blame.status;
     }
     m3_check_free(&result);
+    m3_resume_close(a->kept);
     m3_cli_candidate_close(&candidate);
     return status;
 }

@@ -14,7 +14,7 @@
 #include "model/files/origin.h"
 #include "model/semantics.h"
 
-static int label(struct m3_resume_identity *id, const char *key, const char *value, struct m3_error *error)
+int m3_resume_label(struct m3_resume_identity *id, const char *key, const char *value, struct m3_error *error)
 {
     char *copy = strdup(value);
     if (!copy || id->count == M3_RESUME_LABELS) {
@@ -30,35 +30,34 @@ static int label_number(struct m3_resume_identity *id, const char *key, int64_t 
 {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, number);
-    return label(id, key, text, error);
+    return m3_resume_label(id, key, text, error);
 }
 
 static int end_hash(struct m3_resume_identity *id, const char *key, struct m3_sha256 *hash, struct m3_error *error)
 {
     char hex[65];
     if (m3_sha256_end(hash, hex)) return m3_fail(error, M3_INTERNAL, "%s: SHA-256 failed", key);
-    return label(id, key, hex, error);
+    return m3_resume_label(id, key, hex, error);
 }
 
 /* bytes NULL: there are none. */
 static int label_bytes(struct m3_resume_identity *id, const char *key, const void *bytes, size_t count,
                        struct m3_error *error)
 {
-    if (!bytes) return label(id, key, "none", error);
+    if (!bytes) return m3_resume_label(id, key, "none", error);
     struct m3_sha256 *hash = m3_sha256_new();
     if (!hash) return m3_fail_memory(error, key, 0);
     m3_sha256_add(hash, bytes, count);
     return end_hash(id, key, hash, error);
 }
 
-/* path NULL: there is no file. */
-static int label_file(struct m3_resume_identity *id, const char *key, const char *path, struct m3_error *error)
+int m3_resume_label_file(struct m3_resume_identity *id, const char *key, const char *path, struct m3_error *error)
 {
     enum { PIECE = 1 << 16 };
     static const char what[] = "cannot be read";
     ssize_t got;
     int file;
-    if (!path) return label(id, key, "none", error);
+    if (!path) return m3_resume_label(id, key, "none", error);
     int status = m3_open_file(&file, path, error);
     if (status) return status;
     struct m3_sha256 *hash = m3_sha256_new();
@@ -79,24 +78,24 @@ static int label_file(struct m3_resume_identity *id, const char *key, const char
  * processor. */
 static int label_build(struct m3_resume_identity *id, const struct m3_engine *engine, struct m3_error *error)
 {
-    int status = label(id, "arithmetic", M3_ARITHMETIC, error);
-    if (!status) status = label(id, "blas", openblas_get_config(), error);
-    return status ? status : label(id, "kernels", engine->kernels(), error);
+    int status = m3_resume_label(id, "arithmetic", M3_ARITHMETIC, error);
+    if (!status) status = m3_resume_label(id, "blas", openblas_get_config(), error);
+    return status ? status : m3_resume_label(id, "kernels", engine->kernels(), error);
 }
 
 static int label_options(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
 {
     const struct m3_request *r = run->request;
-    int status = label(id, "precision", run->engine->precision, error);
-    if (!status) status = label(id, "linear", r->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", error);
-    if (!status) status = label(id, "ops", run->ops ? run->ops : "none", error);
-    if (!status) status = label_file(id, "ops_sha256", run->ops_path, error);
-    if (!status) status = label_file(id, "decisions_sha256", run->decisions, error);
+    int status = m3_resume_label(id, "precision", run->engine->precision, error);
+    if (!status) status = m3_resume_label(id, "linear", r->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", error);
+    if (!status) status = m3_resume_label(id, "ops", run->ops ? run->ops : "none", error);
+    if (!status) status = m3_resume_label_file(id, "ops_sha256", run->ops_path, error);
+    if (!status) status = m3_resume_label_file(id, "decisions_sha256", run->decisions, error);
     if (!status) status = label_number(id, "first_layer", r->first_layer, error);
     if (!status) status = label_number(id, "end_layer", r->end_layer, error);
-    if (!status) status = label(id, "dump", run->dumps ? "yes" : "no", error);
-    if (!status) status = label(id, "taps", run->taps ? run->taps : "*", error);
-    return status ? status : label(id, "companions", run->companions, error);
+    if (!status) status = m3_resume_label(id, "dump", run->dumps ? "yes" : "no", error);
+    if (!status) status = m3_resume_label(id, "taps", run->taps ? run->taps : "*", error);
+    return status ? status : m3_resume_label(id, "companions", run->companions, error);
 }
 
 static int label_case(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
@@ -107,37 +106,38 @@ static int label_case(struct m3_resume_identity *id, const struct m3_resume_run 
     const size_t patch = (size_t)m3_config_size(config, 'C') * sizeof(float);
     const int64_t held = r->cache ? m3_cache_length(r->cache, M3_CACHE_MAIN) : 0;
     char cached[65] = "none";
-    int status = label(id, "case_sha256", run->c->sha256, error);
+    int status = m3_resume_label(id, "case_sha256", run->c->sha256, error);
     if (!status)
         status = label_bytes(id, "pixels_sha256", r->pictures ? r->pictures->pixels : NULL,
                              r->pictures ? (size_t)r->pictures->P * patch : 0, error);
     if (!status) status = label_bytes(id, "hidden_sha256", r->hidden, (size_t)r->T * row, error);
     if (!status) status = label_number(id, "shift", r->shift, error);
-    if (!status) status = label(id, "cache", r->cache ? "yes" : "no", error);
+    if (!status) status = m3_resume_label(id, "cache", r->cache ? "yes" : "no", error);
     if (!status) status = label_number(id, M3_RESUME_CACHED, held, error);
     if (!status && held > 0) status = m3_cache_sha256(cached, r->cache, config, held, error);
-    return status ? status : label(id, "cache_sha256", cached, error);
+    return status ? status : m3_resume_label(id, "cache_sha256", cached, error);
 }
 
 static int label_model(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
 {
     const char *weights;
     char model[65], config[65], *semantics = m3_semantics_json(run->request->semantics);
-    int status = semantics ? label(id, "semantics", semantics, error) : m3_fail_memory(error, "the semantics", 0);
+    int status =
+        semantics ? m3_resume_label(id, "semantics", semantics, error) : m3_fail_memory(error, "the semantics", 0);
     free(semantics);
     if (!status) status = m3_checkpoint_sha256(run->model->checkpoint, model, error);
-    if (!status) status = label(id, "model_sha256", model, error);
+    if (!status) status = m3_resume_label(id, "model_sha256", model, error);
     if (!status) status = m3_checkpoint_config_sha256(run->model->checkpoint, config, error);
-    if (!status) status = label(id, "config_sha256", config, error);
+    if (!status) status = m3_resume_label(id, "config_sha256", config, error);
     if (!status) status = m3_checkpoint_weights_sha256(run->model->checkpoint, &weights, error);
-    return status ? status : label(id, "weights_sha256", weights, error);
+    return status ? status : m3_resume_label(id, "weights_sha256", weights, error);
 }
 
 int m3_resume_identify(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
 {
     *id = (struct m3_resume_identity){ .count = 0 };
-    int status = label(id, "format", "m3ref-resume", error);
-    if (!status) status = label(id, "format_version", "1", error);
+    int status = m3_resume_label(id, "format", "m3ref-resume", error);
+    if (!status) status = m3_resume_label(id, "format_version", "1", error);
     if (!status) status = label_build(id, run->engine, error);
     if (!status) status = label_options(id, run, error);
     if (!status) status = label_case(id, run, error);

@@ -5,7 +5,7 @@
 #include "io/safetensors.h"
 #include "model/resume/resume.h"
 
-enum { M3_RESUME_LABELS = 28 };
+enum { M3_RESUME_LABELS = 32 };
 
 struct m3_resume_identity {
     struct {
@@ -18,6 +18,10 @@ struct m3_resume_identity {
 /* Reads the program itself, the weights (io/fingerprint.h), a plug-in's library and the dump of --decisions. Free it in
  * any case. M3_IO, M3_INTERNAL. */
 int m3_resume_identify(struct m3_resume_identity *identity, const struct m3_resume_run *run, struct m3_error *error);
+/* One more text; the SHA-256 of a file (path NULL: "none"). M3_IO, M3_INTERNAL. */
+int m3_resume_label(struct m3_resume_identity *identity, const char *key, const char *value, struct m3_error *error);
+int m3_resume_label_file(struct m3_resume_identity *identity, const char *key, const char *path,
+                         struct m3_error *error);
 void m3_resume_identity_free(struct m3_resume_identity *identity);
 
 /* Declares all labels as metadata. */

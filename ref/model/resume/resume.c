@@ -45,6 +45,10 @@ struct m3_resume_folder {
     int lock;                   /* an open file of the folder */
     int is_made;                /* by this process, which has begun nothing in it */
     struct m3_resume_state *states;
+    struct other {
+        struct other *next;
+        char *path;
+    } *others;                  /* names that were given out */
 };
 
 /* ---- the folder */
@@ -94,10 +98,31 @@ void m3_resume_close(struct m3_resume_folder *f)
         next = s->next;
         close_state(s);
     }
+    for (struct other *o = f->others, *next; o; o = next) {
+        next = o->next;
+        free(o->path);
+        free(o);
+    }
     if (f->is_made) rmdir(f->path);
     if (f->lock >= 0) close(f->lock);
     free(f->path);
     free(f);
+}
+
+int m3_resume_name(char **path, struct m3_resume_folder *f, int64_t sequence, const char *kind, struct m3_error *error)
+{
+    struct other *o = calloc(1, sizeof *o);
+    *path = NULL;
+    if (!o || asprintf(path, "%s/%" PRId64 ".%s.safetensors", f->path, sequence, kind) < 0) {
+        free(o);
+        *path = NULL;
+        return m3_fail_memory(error, f->path, 0);
+    }
+    o->path = strdup(*path);
+    o->next = f->others;
+    f->others = o;
+    f->is_made = 0;
+    return o->path ? M3_OK : m3_fail_memory(error, *path, strlen(*path));
 }
 
 int m3_resume_cached(int64_t *places, const struct m3_resume_folder *folder, struct m3_error *error)
@@ -385,5 +410,8 @@ int m3_resume_end(struct m3_resume_folder *folder, struct m3_error *error)
 {
     int status = M3_OK;
     for (struct m3_resume_state *s = folder->states; s && !status; s = s->next) status = end_state(s, error);
+    for (struct other *o = folder->others; o && !status; o = o->next)
+        if (unlink(o->path) != 0 && errno != ENOENT)
+            status = m3_fail(error, M3_IO, "%s: cannot be removed after the run: %s", o->path, strerror(errno));
     return status;
 }

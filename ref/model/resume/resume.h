@@ -1,4 +1,4 @@
-/* m3ref run --resume FOLDER: what a run has done, kept after every layer, so that a run that was killed goes on with the
+/* --resume FOLDER: what a run has done, kept after every layer, so that a run that was killed goes on with the
  * same command and ends with the same bytes.
  *
  * Sequence N of the run has two files in the folder, and no others are written or removed:
@@ -43,6 +43,9 @@ struct m3_resume_state;
 int m3_resume_open(struct m3_resume_folder **folder, const char *path, struct m3_error *error);
 /* Frees the folder with its states; removes it if it was made and no state begun. NULL is fine. */
 void m3_resume_close(struct m3_resume_folder *folder);
+/* FOLDER/N.KIND.safetensors: another file that is kept for sequence N, and removed at the end; to be freed. M3_INTERNAL. */
+int m3_resume_name(char **path, struct m3_resume_folder *folder, int64_t sequence, const char *kind,
+                   struct m3_error *error);
 /* The number of cached places before the run that is kept; -1 if none is. */
 int m3_resume_cached(int64_t *places, const struct m3_resume_folder *folder, struct m3_error *error);
 

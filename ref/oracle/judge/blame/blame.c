@@ -8,6 +8,7 @@
 #include "model/files/origin.h"
 #include "oracle/cause/tap.h"
 #include "oracle/judge/blame/private/blame.h"
+#include "oracle/judge/finding/kept.h"
 #include "oracle/judge/gradients.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/logits.h"
@@ -294,15 +295,28 @@ static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, co
     return status;
 }
 
+/* Was it judged before the judge was stopped? What was named then is known now. */
+static int is_kept(const struct m3_blaming *b, struct m3_finding *out)
+{
+    int64_t budget;
+    if (!m3_kept_find(out, &budget, b->options->kept)) return 0;
+    if (!b->named) return 1;
+    b->named->budget = budget;
+    if (out->is_first_named && b->named->count < M3_MOST_NAMED) b->named->mistakes[b->named->count++] = out->mistake;
+    return 1;
+}
+
 static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
 {
     struct m3_recomputed made = { 0 };
+    if (is_kept(b, item->blamed)) return M3_OK;
     int status = recompute(&made, b, item);
     if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     if (!status) status = try_others(b, item, dumped);
     if (!status && !made.missing[0]) status = m3_blame_name_mistake(b, item, dumped, &made);
     if (!status && !made.missing[0]) status = m3_blame_score(b, item, dumped, &made);
+    if (!status) status = m3_kept_add(b->options->kept, item->blamed, b->named ? b->named->budget : 0, b->error);
     m3_recomputed_free(&made);
     return status;
 }

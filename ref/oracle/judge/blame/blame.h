@@ -16,6 +16,8 @@
 #include "oracle/judge/finding/finding.h"
 #include "oracle/variants/mistakes.h"
 
+struct m3_kept;
+
 struct m3_blame_options {
     const char *taps; /* patterns of the taps to judge, NULL: all; operands are taken from all */
     int64_t first_row, end_row; /* of the call: only these are judged; end 0: all */
@@ -32,6 +34,7 @@ struct m3_blame_options {
     int is_alone; /* without the truth: nothing is inherited */
     const struct m3_safetensors *truth; /* taps of a run in double that was kept; NULL: the case is run */
     const struct m3_request *request; /* of that run, whose sink receives its taps too; NULL: as the setting says */
+    struct m3_kept *kept; /* findings of the same call that was stopped, and its own; or NULL */
     int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };
 

@@ -12,6 +12,7 @@
 #include "oracle/judge/check/blame_honest.h"
 #include "oracle/judge/check/private/check.h"
 #include "oracle/judge/compare.h"
+#include "oracle/judge/finding/kept.h"
 #include "oracle/judge/finding/settle.h"
 #include "oracle/variants/honest_rows.h"
 
@@ -226,7 +227,8 @@ static int is_left(const struct m3_judgement *blame, int is_full, const struct m
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                    const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error)
 {
-    *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
+    *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE },
+                                .findings = options->kept };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
     const int keeps = keeps_truth(plan);
     const int is_full = m3_check_is_full(plan->setting, candidate);
@@ -244,14 +246,23 @@ int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, con
     return M3_OK;
 }
 
+static int go_on(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                 struct m3_error *notes, struct m3_error *error)
+{
+    const int status = m3_kept_open(&check->findings, plan->resume, plan->sequence, plan->setting, candidate, error);
+    if (!status && m3_kept_count(check->findings) > 0)
+        m3_fail(notes, M3_OK, "--resume: %" PRId64 " taps had been judged before", m3_kept_count(check->findings));
+    return status;
+}
+
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
              struct m3_error *notes, struct m3_error *error)
 {
-    const struct m3_blame_options options = { .profile = plan->profile,
-                                              .names_mistakes = 1,
-                                              .progress = plan->progress };
+    struct m3_blame_options options = { .profile = plan->profile, .names_mistakes = 1, .progress = plan->progress };
     *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     int status = check_origin(plan, candidate, error);
+    if (!status && plan->resume) status = go_on(check, plan, candidate, notes, error);
+    options.kept = check->findings;
     if (!status) status = m3_check_judge(check, plan, candidate, &options, notes, error);
     if (status) return status;
     say_part(check, plan);
@@ -266,6 +277,7 @@ void m3_check_free(struct m3_check *check)
     m3_truth_close(&check->truth);
     m3_judgement_free(&check->comparison);
     m3_judgement_free(&check->blame);
+    m3_kept_close(check->findings);
     for (int64_t b = 0; b < check->part_count; b++) m3_check_free(&check->parts[b]);
     free(check->parts);
     m3_parts_free(&check->kept_parts);

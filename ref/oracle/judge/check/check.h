@@ -9,12 +9,17 @@
 #include "oracle/judge/batch/split.h"
 #include "oracle/judge/check/truth.h"
 
+struct m3_kept;
+struct m3_resume_folder;
+
 struct m3_check_plan {
     const struct m3_setting *setting;
     const char *candidate_name;         /* as the user gave it */
     const char *profile;                /* the text that names setting->profile */
     const char *truth;                  /* where the truth is kept; NULL: nowhere */
     const struct m3_safetensors *kept;  /* one that was kept; NULL: none */
+    struct m3_resume_folder *resume;    /* where findings are kept until all are there; NULL: nowhere */
+    int64_t sequence;                   /* its number, for the name of the file there */
     int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
     int keeps;                          /* the caller keeps the truth */
     int compares;                       /* every tap is also compared with the truth, for a report that shows both */
@@ -25,6 +30,7 @@ struct m3_check {
     struct m3_truth truth;              /* no file: nothing needed it */
     struct m3_judgement comparison;    /* with the truth, if there is one */
     struct m3_judgement blame;              /* taps that it cannot judge have the comparison's verdict, and say so */
+    struct m3_kept *findings;           /* in the folder of `resume`; NULL: none */
     int64_t double_passes;              /* over the weights: the model run in double */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[M3_SEMANTICS_TEXT];    /* "selection=shared": by this reading nothing is wrong; or "" */

@@ -62,6 +62,7 @@ static int check_each(struct m3_check *check, const struct m3_check_plan *plan, 
         own.setting = &setting;
         own.truth = NULL;
         own.keeps = plan->truth != NULL;
+        own.sequence = b;
         own.kept = b < kept->count ? kept->files[b] : NULL;
         if (held > 0 && !m3_holds_taps(parts->files[b]) && !plan->truth) continue;
         status = m3_check(&check->parts[b], &own, parts->files[b], notes, error);
