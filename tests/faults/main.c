@@ -178,7 +178,7 @@ static void copy_state(const struct server *s, const char *to, const char *from)
     for (int i = 0; i < OUTCOME_STATES; i++) {
         snprintf(path[0], sizeof path[0], "%s/%s/%s", s->folder, to, outcome_states[i]);
         snprintf(path[1], sizeof path[1], "%s/%s/%s", s->folder, from, outcome_states[i]);
-        copy_file(path[0], path[1]);
+        if (access(path[1], F_OK) == 0) copy_file(path[0], path[1]);
     }
 }
 

@@ -19,7 +19,7 @@
 const char *const verdict_names[VERDICTS] = { "good",       "wrong successes", "crashes",       "leaks",
                                               "left-overs", "wrong statuses",  "wrong messages" };
 
-const char *const outcome_states[OUTCOME_STATES] = { "0.state.safetensors", "0.outputs" };
+const char *const outcome_states[OUTCOME_STATES] = { "0.state.safetensors", "0.outputs", "0.findings.safetensors" };
 
 static char *read_file(const char *path, size_t *count)
 {

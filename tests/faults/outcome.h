@@ -39,7 +39,7 @@ enum verdict outcome_judge(const struct outcome *run, const struct outcome *good
 enum verdict outcome_judge_next(const struct outcome *run, const struct outcome *good, char *why, size_t room);
 
 /* What a failed run with --resume {out}/state may leave in that folder. */
-enum { OUTCOME_STATES = 2 };
+enum { OUTCOME_STATES = 3 };
 extern const char *const outcome_states[OUTCOME_STATES];
 
 #endif
