@@ -5,27 +5,29 @@
 
 /* ---- what stands at a place */
 
-/* mine [places,width] := the rows of x as the mistake has them. */
-static void gather(real *mine, const real *x, int64_t places, int64_t width, m3_place *at)
+/* The rows of x [places,width] as the mistake has them, in scratch memory; x itself if all stand at their places. NULL if
+ * memory is short. */
+static const real *gather(struct m3_ctx *ctx, const real *x, int64_t places, int64_t width, m3_place *at)
 {
-    memset(mine, 0, (size_t)(places * width) * sizeof *mine);
-    for (int64_t j = 0; j < places; j++) {
-        const int64_t from = at ? at(j, places) : j;
+    if (!at) return x;
+    real *mine = m3_scratch_take(ctx, places * width, sizeof *mine);
+    for (int64_t j = 0; mine && j < places; j++) {
+        const int64_t from = at(j, places, m3_run_of(ctx)->model.config.block);
         if (from >= 0) memcpy(mine + j * width, x + from * width, (size_t)width * sizeof *mine);
+        else memset(mine + j * width, 0, (size_t)width * sizeof *mine);
     }
+    return mine;
 }
 
 static int misplaced(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                      const int32_t *blocks, const struct m3_attend *d)
 {
-    const struct m3_change *change = m3_run_of(ctx)->change;
-    const int64_t places = m3_keys_of(m3_run_of(ctx), d->p0 + d->T), width = d->G * d->D;
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const int64_t places = m3_keys_of(run, d->p0 + d->T), width = d->G * d->D;
     const size_t mark = m3_scratch_mark(ctx);
-    real *mine = m3_scratch_take(ctx, 2 * places * width, sizeof *mine);
-    if (!mine) return M3_INTERNAL;
-    gather(mine, k, places, width, change->key_at);
-    gather(mine + places * width, v, places, width, change->value_at);
-    int status = m3_right_attend(ctx, o, lse, q, mine, mine + places * width, blocks, d);
+    const real *keys = gather(ctx, k, places, width, run->change->key_at);
+    const real *values = gather(ctx, v, places, width, run->change->value_at);
+    int status = keys && values ? m3_right_attend(ctx, o, lse, q, keys, values, blocks, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -38,24 +40,31 @@ static int misplaced_full(struct m3_ctx *ctx, real *o, real *lse, const real *q,
 
 static int misplaced_index(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
-    const int64_t places = m3_keys_of(m3_run_of(ctx), d->p0 + d->T);
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
     const size_t mark = m3_scratch_mark(ctx);
-    real *mine = m3_scratch_take(ctx, places * d->X, sizeof *mine);
-    if (!mine) return M3_INTERNAL;
-    gather(mine, k, places, d->X, m3_run_of(ctx)->change->key_at);
-    int status = m3_right()->block_scores(ctx, m, q, mine, d);
+    const real *keys = gather(ctx, k, m3_keys_of(run, d->p0 + d->T), d->X, run->change->key_at);
+    int status = keys ? m3_right()->block_scores(ctx, m, q, keys, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
 }
 
-static int64_t before(int64_t j, int64_t places)
+static int64_t before(int64_t j, int64_t places, int64_t block)
 {
-    (void)places;
+    (void)places, (void)block;
     return j - 1;
 }
 
-static int64_t last_is_first(int64_t j, int64_t places) { return j == places - 1 ? 0 : j; }
-static int64_t last_is_before(int64_t j, int64_t places) { return j == places - 1 && j > 0 ? j - 1 : j; }
+static int64_t last_is_first(int64_t j, int64_t places, int64_t block)
+{
+    (void)block;
+    return j == places - 1 ? 0 : j;
+}
+
+static int64_t first_is_before(int64_t j, int64_t places, int64_t block)
+{
+    (void)places;
+    return j > 0 && block > 0 && j % block == 0 ? j - 1 : j;
+}
 
 /* ---- who sees it */
 
@@ -99,12 +108,12 @@ static const struct m3_mistake all[] = {
       "*.attn_lse", M3_OP_ATTEND, 0, "a second row", NULL,
       M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .key_at = last_is_first,
                 .value_at = last_is_first) },
-    { "cache.stale_key", "the last key is that of the row before, its value right", "*.attn_lse", M3_OP_ATTEND, 0,
-      "a second row", NULL,
-      M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .key_at = last_is_before) },
-    { "cache.stale_value", "the last value is that of the row before, its key right", "*.attn", M3_OP_ATTEND, 0,
-      "a second row", NULL,
-      M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .value_at = last_is_before) },
+    { "cache.stale_key", "the first key of a block is that of the place before, its value right", "*.attn_lse",
+      M3_OP_ATTEND, M3_NEEDS_SPARSE, "a second block", NULL,
+      M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .key_at = first_is_before) },
+    { "cache.stale_value", "the first value of a block is that of the place before, its key right", "*.attn",
+      M3_OP_ATTEND, M3_NEEDS_SPARSE, "a second block", NULL,
+      M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .value_at = first_is_before) },
     { "cache.blind_step", "the last four rows, a step that verifies drafts, do not see each other", "*.attn_lse",
       M3_OP_ATTEND, 0, "a second row", NULL,
       M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .ops.attend_full = m3_mistaken_attend_full,

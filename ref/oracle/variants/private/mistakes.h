@@ -16,8 +16,8 @@ struct m3_query {
 /* How often the row counts key j: 0, 1, or more for a mistake that counts twice. */
 typedef int64_t m3_times(const struct m3_query *query, int64_t j);
 
-/* The place whose key or value stands at place j of so many; -1: zeros. */
-typedef int64_t m3_place(int64_t j, int64_t places);
+/* The place whose key or value stands at place j of so many, in blocks of so many; -1: zeros. */
+typedef int64_t m3_place(int64_t j, int64_t places, int64_t block);
 
 /* m [B] := block scores of a row at place p, from its scores s [keys], later keys included. */
 typedef void m3_pool_row(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d);
