@@ -12,9 +12,10 @@
 
 /* ---- the list */
 
+/* Of two with the same results in a tap the first is named: what is wrong in modules alone before what is everywhere. */
 static const struct m3_mistake_section *const sections[] = {
-    &m3_mistakes_select, &m3_mistakes_index,   &m3_mistakes_attend, &m3_mistakes_rope, &m3_mistakes_norm,
-    &m3_mistakes_mlp,    &m3_mistakes_weights, &m3_mistakes_vision, &m3_mistakes_mtp,
+    &m3_mistakes_select, &m3_mistakes_index, &m3_mistakes_attend, &m3_mistakes_cache,   &m3_mistakes_mtp,
+    &m3_mistakes_rope,   &m3_mistakes_norm,  &m3_mistakes_mlp,    &m3_mistakes_weights, &m3_mistakes_vision,
 };
 
 enum { SECTIONS = sizeof sections / sizeof sections[0] };
@@ -97,6 +98,7 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
         { M3_NEEDS_MODULE, modules > 0, "a module of multi-token prediction" },
         { M3_NEEDS_TWO_MODULES, modules > 1, "a second module of multi-token prediction" },
         { M3_NEEDS_FAR, farthest(the_case) >= 10000, "a position of 10,000 or more" },
+        { M3_NEEDS_WHOLE_NORM, c->qk_norm_whole, "a norm over all heads of q and k" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if ((mistake->needs & rows[i].need) && !rows[i].there) return rows[i].what;

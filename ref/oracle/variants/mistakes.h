@@ -29,6 +29,7 @@ enum m3_mistake_needs {
     M3_NEEDS_MODULE = 1 << 16,
     M3_NEEDS_TWO_MODULES = 1 << 17,
     M3_NEEDS_FAR = 1 << 18,             /* a position of 10,000 or more */
+    M3_NEEDS_WHOLE_NORM = 1 << 19,      /* q and k are normalised over all heads */
 };
 
 struct m3_change;

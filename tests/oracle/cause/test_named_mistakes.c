@@ -246,14 +246,17 @@ TEST(pair)
 }
 
 /* Goal:  a mistake is named on a sequence of which only some rows are tried.
- * Given: 300 tokens, and mistakes of attention, selection, norms of whole rows and rotation, three of them in a slice.
+ * Given: 300 tokens, and mistakes of attention, caches, selection, norms and rotation, a third of them in each slice.
  * Claim: they are named.
  * Seen to fail as every_mistake. */
 TEST(long_sequence)
 {
     static const char *const ids[] = {
-        "norm.qk_full_vector", "rope.after_norm_swap", "rope.full", "attn.block_noncausal", "select.order",
-        "select.mean_heads",   "router.softmax",       "act.swap",  "select.layer_reuse"
+        "norm.qk_full_vector", "rope.after_norm_swap", "rope.full",         "attn.block_noncausal", "select.order",
+        "select.mean_heads",   "router.softmax",       "act.swap",          "select.layer_reuse",   "cache.one_late",
+        "cache.index_late",    "cache.overwritten",    "cache.stale_value", "cache.blind_step",     "cache.step_list",
+        "cache.prefix_part",   "attn.no_own_key",      "attn.next_key",     "rope.position",        "norm.half_head",
+        "moe.capacity"
     };
     enum { T = 300 };
     int64_t tokens[T];

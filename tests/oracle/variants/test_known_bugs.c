@@ -27,6 +27,7 @@ static const struct run_case {
     { "video", "golden/tiny/model", "golden/vision/video_case.safetensors", NULL },
     { "mxfp8", "golden/mxfp8/model", "golden/mxfp8/case.safetensors", NULL },
     { "mtp", "golden/mtp/model", "golden/mtp/case.safetensors", NULL },
+    { "m2", "golden/m2/model", "golden/m2/case.safetensors", NULL },
 };
 
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -577,7 +578,7 @@ TEST(complete)
     }
     for (int i = 0; i < rest; i++)
         for (int j = 0; j < i; j++) ck_assert_str_ne(others[i].id, others[j].id);
-    ck_assert_int_eq(mistakes - forms + rest, 115);
+    ck_assert_int_eq(mistakes - forms + rest, 142);
     ck_assert_ptr_null(m3_mistake_at(-1));
     ck_assert_ptr_null(m3_mistake_at(mistakes));
     ck_assert_ptr_null(m3_mistake_named("rope"));
@@ -603,6 +604,7 @@ TEST(what_is_lacking)
         { "mtp.row0", "a module of multi-token prediction" },
         { "rope.fp32_angle", "a position of 10,000 or more" },
         { "rope.full", NULL },
+        { "norm.rank_heads", NULL },
         { "gqa.tile", NULL },
         { "router.no_bias", NULL },
     };
@@ -616,6 +618,8 @@ TEST(what_is_lacking)
     m3_case_free(&the_case);
     m3_model_close(model);
     open_case(case_named("tiny"));
+    const char *whole = m3_mistake_missing(m3_mistake_named("norm.rank_heads"), model, &semantics, &the_case);
+    ck_assert(whole && strcmp(whole, "a norm over all heads of q and k") == 0);
     the_case.T = 12;
     const char *missing = m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case);
     ck_assert(missing && strcmp(missing, "more blocks than a list holds") == 0);

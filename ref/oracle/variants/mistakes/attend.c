@@ -13,10 +13,12 @@ int64_t m3_listed(const struct m3_query *query, int64_t block)
     return times;
 }
 
-int64_t m3_as_listed(const struct m3_query *query, int64_t j)
+static int is_in_list(const struct m3_query *query, int64_t j)
 {
-    return j <= query->p && m3_listed(query, j / query->d->block) > 0;
+    return !query->blocks || m3_listed(query, j / query->d->block) > 0;
 }
+
+int64_t m3_as_listed(const struct m3_query *query, int64_t j) { return j <= query->p && is_in_list(query, j); }
 
 static double logit(const double *q, const double *k, int64_t D)
 {
@@ -46,24 +48,37 @@ static void attend_row(double *o, double *lse, const double *q, const double *k,
     *lse = max + m3_log(sum);
 }
 
-int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                              const int32_t *blocks, const struct m3_attend *d)
+static int attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                  const int32_t *blocks, const struct m3_attend *d)
 {
+    const int64_t keys = m3_keys_of(m3_run_of(ctx), d->p0 + d->T);
     m3_times *times = m3_run_of(ctx)->change->times;
 #pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * (d->p0 + d->T)))
     for (int64_t i = 0; i < d->T * d->Q; i++) {
         const int64_t t = i / d->Q, g = i % d->Q / (d->Q / d->G);
-        const struct m3_query query = { d, blocks + (t * d->G + g) * d->N, d->p0 + t, d->p0 + d->T };
+        const int32_t *list = blocks ? blocks + (t * d->G + g) * d->N : NULL;
+        const struct m3_query query = { d, list, d->p0 + t, keys };
         attend_row(o + i * d->D, lse + i, q + i * d->D, k + g * d->D, v + g * d->D, d->G * d->D, &query, times);
     }
     return M3_OK;
 }
 
+int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                              const int32_t *blocks, const struct m3_attend *d)
+{
+    return attend(ctx, o, lse, q, k, v, blocks, d);
+}
+
+int m3_mistaken_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                            const struct m3_attend *d)
+{
+    return attend(ctx, o, lse, q, k, v, NULL, d);
+}
+
 /* ---- */
 
-/* blocks NULL: of a dense layer. */
-static int right_attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                        const int32_t *blocks, const struct m3_attend *d)
+int m3_right_attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                    const int32_t *blocks, const struct m3_attend *d)
 {
     return blocks ? m3_right()->attend_blocks(ctx, o, lse, q, k, v, blocks, d)
                   : m3_right()->attend_full(ctx, o, lse, q, k, v, d);
@@ -87,6 +102,14 @@ static int64_t whole_own_block(const struct m3_query *query, int64_t j)
 {
     return m3_listed(query, j / query->d->block) > 0;
 }
+
+/* A row that sees nothing else sees itself. */
+static int64_t earlier(const struct m3_query *query, int64_t j)
+{
+    return (j < query->p || query->p == 0) && m3_as_listed(query, j);
+}
+
+static int64_t next_too(const struct m3_query *query, int64_t j) { return j <= query->p + 1 && is_in_list(query, j); }
 
 /* Attends to each block separately, its output rounded to bf16; then merges them by their log-sum-exp. */
 static int partial_bf16(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
@@ -127,7 +150,7 @@ static int tiled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const re
     if (!mine) return M3_INTERNAL;
     real *out = mine + n * d->D, *out_lse = out + n * d->D;
     tile_heads(mine, q, d->T, d->Q, d->G, d->D, 0);
-    int status = right_attend(ctx, out, out_lse, mine, k, v, blocks, d);
+    int status = m3_right_attend(ctx, out, out_lse, mine, k, v, blocks, d);
     tile_heads(o, out, d->T, d->Q, d->G, d->D, 1);
     tile_heads(lse, out_lse, d->T, d->Q, d->G, 1, 1);
     m3_scratch_release(ctx, mark);
@@ -150,7 +173,7 @@ static int scaled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const r
     real *mine = m3_scratch_take(ctx, d->T * d->Q * d->D, sizeof *mine);
     if (!mine) return M3_INTERNAL;
     for (int64_t i = 0; i < d->T * d->Q * d->D; i++) mine[i] = q[i] * sqrt((double)d->D / n);
-    int status = right_attend(ctx, o, lse, mine, k, v, blocks, d);
+    int status = m3_right_attend(ctx, o, lse, mine, k, v, blocks, d);
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -163,6 +186,15 @@ static int scaled_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, co
 
 static int64_t rotated(const struct m3_config *c) { return c->R; }
 static int64_t hidden(const struct m3_config *c) { return c->H / c->Q; }
+
+/* One of two ranks has the first half of the heads. */
+static int heads_of_rank(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
+{
+    const struct m3_config *c = &m3_run_of(ctx)->model.config;
+    const int64_t own = (c->Q + 1) / 2 * c->D;
+    for (int64_t i = 0; i < T * cols; i++) mine[i] = i % cols < own ? x[i] : 0;
+    return M3_OK;
+}
 
 static int base_two(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                     struct m3_error *error)
@@ -182,6 +214,13 @@ static const struct m3_mistake all[] = {
     { "attn.block_noncausal", "keys to come of the own block are not masked", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_SPARSE, "a row inside its block", NULL,
       M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = whole_own_block) },
+    { "attn.no_own_key", "a row does not see its own key", "*.attn_lse", M3_OP_ATTEND, 0, "a position other than 0",
+      NULL,
+      M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .ops.attend_full = m3_mistaken_attend_full,
+                .times = earlier) },
+    { "attn.next_key", "a row sees the key after its own too", "*.attn_lse", M3_OP_ATTEND, 0, "a second row", NULL,
+      M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .ops.attend_full = m3_mistaken_attend_full,
+                .times = next_too) },
     { "attn.partial_bf16", "outputs of single blocks are rounded to bf16 before they are combined", "*.attn",
       M3_OP_ATTEND, M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.attend_blocks = partial_bf16) },
     { "gqa.tile", "key heads are tiled (h mod G), not repeated", "*.attn_lse", M3_OP_ATTEND, M3_NEEDS_GROUPS, NULL,
@@ -190,6 +229,9 @@ static const struct m3_mistake all[] = {
       M3_CHANGE(.ops.attend_blocks = scaled, .ops.attend_full = scaled_full, .channels = rotated) },
     { "attn.scale:hidden", "logits are scaled by (H/Q)^(-1/2)", "*.attn_lse", M3_OP_ATTEND, 0, NULL, NULL,
       M3_CHANGE(.ops.attend_blocks = scaled, .ops.attend_full = scaled_full, .channels = hidden) },
+    { "attn.no_reduce", "the second half of the heads is lost: the sum over two ranks is missing", "*.attn_out",
+      M3_OP_LINEAR, 0, "a second query head", NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = heads_of_rank, .reader = M3_TAP_ATTN_OUT) },
     { "lse.base", "the log-sum-exp is in base 2", "*.attn_lse", M3_OP_ATTEND, 0, NULL, NULL,
       M3_CHANGE(.force = base_two) },
 };

@@ -67,6 +67,55 @@ static int half_precision(struct m3_ctx *ctx, real *m, const real *q, const real
     return status;
 }
 
+/* ---- rotations of the branch alone */
+
+/* Channels 2i and 2i + 1 are a pair. */
+static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                       int64_t heads, int64_t D, int64_t R)
+{
+    if (!in_index_branch(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    m3_rope_neighbours(y, x, cos, sin, T, heads, D, R);
+    return M3_OK;
+}
+
+/* Hadamard's matrix, normalised, on each run of as many channels as the largest power of two that divides X. */
+static void hadamard(real *y, int64_t count, int64_t X)
+{
+    const int64_t n = X & -X;
+    for (int64_t at = 0; at < count; at += n) {
+        for (int64_t step = 1; step < n; step *= 2)
+            for (int64_t i = 0; i < n; i++) {
+                if (i & step) continue;
+                const real a = y[at + i], b = y[at + i + step];
+                y[at + i] = a + b;
+                y[at + i + step] = a - b;
+            }
+        for (int64_t i = 0; i < n; i++) y[at + i] /= sqrt((double)n);
+    }
+}
+
+static int query_hadamard(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                          int64_t heads, int64_t D, int64_t R)
+{
+    const int is_query = m3_tap_being_made(ctx) == M3_TAP_INDEX_Q_ROPE;
+    int status = m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    if (!status && is_query) hadamard(y, T * heads * D, D);
+    return status;
+}
+
+static int hadamard_inside(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
+{
+    const int64_t count = d->T * d->G * d->X;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine = m3_scratch_take(ctx, count, sizeof *mine);
+    if (!mine) return M3_INTERNAL;
+    memcpy(mine, q, (size_t)count * sizeof *mine);
+    hadamard(mine, count, d->X);
+    int status = m3_right()->block_scores(ctx, m, mine, k, d);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
 static const struct m3_mistake all[] = {
     { "select.quantised", "scores of blocks are stored in half precision", "*.index.block_scores", M3_OP_BLOCK_SCORES,
       M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.block_scores = half_precision) },
@@ -76,6 +125,13 @@ static const struct m3_mistake all[] = {
       NULL, NULL, M3_CHANGE(.ops.rms_norm = no_norm, .ops.rms_norm_plain = no_norm) },
     { "index.no_rope", "index queries and keys are not turned", "*.index.q_rope", M3_OP_ROPE, M3_NEEDS_SPARSE,
       "a position other than 0", NULL, M3_CHANGE(.ops.rope = no_rope) },
+    { "index.interleaved", "index queries and keys are turned as pairs of neighbours, q and k are not",
+      "*.index.q_rope", M3_OP_ROPE, M3_NEEDS_SPARSE, "a position other than 0", NULL,
+      M3_CHANGE(.ops.rope = interleaved) },
+    { "index.hadamard", "index queries are turned by Hadamard's matrix, index keys are not", "*.index.q_rope",
+      M3_OP_ROPE, M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.rope = query_hadamard) },
+    { "index.hadamard:inside", "the same, inside the kernel of the scores", "*.index.block_scores", M3_OP_BLOCK_SCORES,
+      M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.block_scores = hadamard_inside) },
     { "index.relu", "negative scores are raised to 0, as in another model's indexer", "*.index.block_scores",
       M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, "a block whose best score is negative", NULL,
       M3_CHANGE(.ops.block_scores = relu) },

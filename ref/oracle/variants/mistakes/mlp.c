@@ -141,6 +141,64 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
     return status;
 }
 
+/* Outputs of experts are lost where the weight in `mine` is 0. */
+static int some_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids,
+                        const real *mine, const struct m3_expert *experts, const struct m3_activation *act, int64_t T,
+                        int64_t E, int64_t K, real factor)
+{
+    const int64_t H = experts[0].w1.cols;
+    int status = m3_right()->experts(ctx, routed, each, x, ids, mine, experts, act, T, E, K, factor);
+    for (int64_t i = 0; i < T * K && each && !status; i++)
+        if (mine[i] == 0) memset(each + i * H, 0, (size_t)H * sizeof *each);
+    return status;
+}
+
+/* An expert takes no more tokens than each would if all had as many. */
+static int capped(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+                  const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
+                  real factor)
+{
+    const int64_t most = (T * K + E - 1) / E;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine = m3_scratch_take(ctx, T * K, sizeof *mine);
+    int64_t *taken = m3_scratch_take(ctx, E, sizeof *taken);
+    if (!mine || !taken) return M3_INTERNAL;
+    memset(taken, 0, (size_t)E * sizeof *taken);
+    for (int64_t i = 0; i < T * K; i++) mine[i] = taken[ids[i]]++ < most ? p[i] : 0;
+    int status = some_experts(ctx, routed, each, x, ids, mine, experts, act, T, E, K, factor);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+/* One of two ranks has the first half of the experts. */
+static int of_rank(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+                   const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
+                   real factor)
+{
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine = m3_scratch_take(ctx, T * K, sizeof *mine);
+    if (!mine) return M3_INTERNAL;
+    for (int64_t i = 0; i < T * K; i++) mine[i] = ids[i] < (E + 1) / 2 ? p[i] : 0;
+    int status = some_experts(ctx, routed, each, x, ids, mine, experts, act, T, E, K, factor);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+/* The weights of expert e are those of expert e + 1. */
+static int next_expert_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    const int64_t E = run->model.config.E;
+    const struct m3_expert *stored = run->model.layers[l].experts;
+    int status = m3_own_experts(run, l, error);
+    for (int64_t e = 0; e < E && stored && !status; e++) run->model.layers[l].experts[e] = stored[(e + 1) % E];
+    return status;
+}
+
+static int next_expert(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, next_expert_in);
+}
+
 static int other_factor(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
                         const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
                         int64_t K, real factor)
@@ -269,6 +327,13 @@ static const struct m3_mistake all[] = {
       "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .has_factors = 1) },
     { "moe.no_scale:twice", "the routed experts' factor is given twice", "*.moe.routed", M3_OP_ROUTED, M3_NEEDS_EXPERTS,
       "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 2, .has_factors = 1) },
+    { "moe.capacity", "an expert takes no more than T K / E tokens, later ones are dropped",
+      "*.moe.expert_out,*.moe.routed", M3_OP_EXPERT, M3_NEEDS_EXPERTS, "experts chosen more often than others", NULL,
+      M3_CHANGE(.ops.experts = capped) },
+    { "moe.no_reduce", "the second half of the experts is lost: the sum over two ranks is missing",
+      "*.moe.expert_out,*.moe.routed", M3_OP_EXPERT, M3_NEEDS_EXPERTS, NULL, NULL, M3_CHANGE(.ops.experts = of_rank) },
+    { "moe.next_expert", "experts are numbered from 1: the weights of the next one are used", "*.moe.expert_out",
+      M3_OP_EXPERT, M3_NEEDS_EXPERTS, NULL, NULL, M3_CHANGE(.prepare = next_expert) },
     { "moe.scale_shared", "the shared expert gets the factor too", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED,
       "a factor other than 1", NULL, M3_CHANGE(.ops.add = scaled_shared) },
     { "moe.no_shared", "the shared expert is missing", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED, NULL, NULL,

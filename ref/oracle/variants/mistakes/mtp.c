@@ -25,6 +25,27 @@ static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w
     return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
 }
 
+/* Row 0 has its own. */
+static int row_before(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const struct m3_config *c = &m3_run_of(ctx)->model.config;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine = m3_scratch_take(ctx, T * H, sizeof *mine);
+    if (!mine) return M3_INTERNAL;
+    memcpy(mine, x, (size_t)(T * H) * sizeof *mine);
+    if (m3_tap_being_made(ctx) == M3_TAP_MTP_HIDDEN_NORM) memcpy(mine + H, x, (size_t)((T - 1) * H) * sizeof *mine);
+    int status = (c->gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, mine, w, T, H, eps);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int doubled(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
+{
+    (void)ctx;
+    for (int64_t i = 0; i < T * cols; i++) mine[i] = 2 * x[i];
+    return M3_OK;
+}
+
 static int hidden_first(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
 {
     const int64_t H = cols / 2;
@@ -64,6 +85,10 @@ static const struct m3_mistake all[] = {
     { "mtp.concat_order", "the hidden state is joined before the embedding", "mtp.0.eh_proj", M3_OP_LINEAR,
       M3_NEEDS_MODULE, NULL, NULL,
       M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = hidden_first, .reader = M3_TAP_MTP_EH_PROJ) },
+    { "mtp.hidden_row", "a row joins the hidden state of the row before", "mtp.0.hidden_norm", M3_OP_RMS_NORM,
+      M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.rms_norm = row_before, .ops.rms_norm_plain = row_before) },
+    { "mtp.eh_scale", "the scale of eh_proj is one exponent too large", "mtp.0.eh_proj", M3_OP_LINEAR, M3_NEEDS_MODULE,
+      NULL, NULL, M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = doubled, .reader = M3_TAP_MTP_EH_PROJ) },
     { "mtp.no_shift", "a row joins the embedding of token t + m, not of the next one", "mtp.0.embed_norm",
       M3_OP_RMS_NORM, M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.embed = own_token) },
     { "mtp.position", "rows of module m are turned by position t + m", "mtp.1.layer.q_rope", M3_OP_ROPE,

@@ -45,11 +45,9 @@ static int last_channels(struct m3_ctx *ctx, real *y, const real *x, const real 
     return status;
 }
 
-/* Channels 2i and 2i + 1 are a pair. */
-static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
-                       int64_t heads, int64_t D, int64_t R)
+void m3_rope_neighbours(real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads, int64_t D,
+                        int64_t R)
 {
-    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
     memmove(y, x, (size_t)(T * heads * D) * sizeof *y);
     for (int64_t th = 0; th < T * heads; th++)
         for (int64_t i = 0; i < R / 2; i++) {
@@ -58,6 +56,13 @@ static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *c
             pair[0] = a * cos[angle] - b * sin[angle];
             pair[1] = b * cos[angle] + a * sin[angle];
         }
+}
+
+static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                       int64_t heads, int64_t D, int64_t R)
+{
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    m3_rope_neighbours(y, x, cos, sin, T, heads, D, R);
     return M3_OK;
 }
 
@@ -67,6 +72,51 @@ static int exponent_by_head(struct m3_ctx *ctx, real *cos, real *sin, const int6
 {
     const double D = (double)m3_run_of(ctx)->model.config.D;
     return m3_right()->rope_table(ctx, cos, sin, pos, T, R, m3_pow(theta, (double)R / D), angle);
+}
+
+/* The factor R/D is applied to R again; at least two channels turn. */
+static int factor_twice(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                        int64_t heads, int64_t D, int64_t R)
+{
+    const int64_t fewer = R * R / D / 2 * 2, channels = fewer > 2 ? fewer : 2;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine, *my_sin;
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    int status = tables(ctx, &mine, &my_sin, T, channels);
+    if (!status) status = m3_right()->rope(ctx, y, x, mine, my_sin, T, heads, D, channels);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int default_base(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,
+                        double theta, enum m3_rope_angle angle)
+{
+    (void)theta;
+    return m3_right()->rope_table(ctx, cos, sin, pos, T, R, 10000, angle);
+}
+
+static int moved_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
+                       enum m3_rope_angle angle, int64_t by)
+{
+    const size_t mark = m3_scratch_mark(ctx);
+    int64_t *moved = m3_scratch_take(ctx, T, sizeof *moved);
+    if (!moved) return M3_INTERNAL;
+    for (int64_t t = 0; t < T; t++) moved[t] = pos[t] + by;
+    int status = m3_right()->rope_table(ctx, cos, sin, moved, T, R, theta, angle);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int one_later(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
+                     enum m3_rope_angle angle)
+{
+    return moved_table(ctx, cos, sin, pos, T, R, theta, angle, 1);
+}
+
+static int one_earlier(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
+                       enum m3_rope_angle angle)
+{
+    return moved_table(ctx, cos, sin, pos, T, R, theta, angle, -1);
 }
 
 /* ---- the norm of q and k after their rotation: the two steps are exchanged, each in the other's tap */
@@ -122,6 +172,14 @@ static const struct m3_mistake all[] = {
       "a position other than 0", NULL, M3_CHANGE(.ops.rope = interleaved) },
     { "rope.freq_dim", "frequencies theta^(-2i/D), not by the rotated channels R", "*.q_rope", M3_OP_ROPE, 0,
       "a position other than 0", NULL, M3_CHANGE(.ops.rope_table = exponent_by_head) },
+    { "rope.factor_twice", "the rotated share R/D of a head is taken twice: fewer channels are turned", "*.q_rope",
+      M3_OP_ROPE, 0, "a position other than 0", NULL, M3_CHANGE(.ops.rope = factor_twice) },
+    { "rope.theta", "frequencies of base 10,000, the default of libraries", "*.q_rope", M3_OP_ROPE, 0,
+      "a position other than 0, another base", NULL, M3_CHANGE(.ops.rope_table = default_base) },
+    { "rope.position", "every row is turned by the position after its own", "*.q_rope", M3_OP_ROPE, 0, NULL, NULL,
+      M3_CHANGE(.ops.rope_table = one_later) },
+    { "rope.position:before", "every row is turned by the position before its own", "*.q_rope", M3_OP_ROPE, 0, NULL,
+      NULL, M3_CHANGE(.ops.rope_table = one_earlier) },
     { "rope.fp32_angle", "angles are formed in float", "*.q_rope", M3_OP_ROPE, M3_NEEDS_FAR, NULL, "rope_angle=f32",
       NULL },
     { "rope.after_norm_swap", "q and k are turned first and normalised then", "*.q_norm", M3_OP_RMS_NORM, HEADS,

@@ -5,17 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operators receive rows in pieces, but the keys of all rows. */
-static int64_t keys_of(const struct m3_mistaken_run *run, const struct m3_index *d)
-{
-    const int64_t here = d->p0 + d->T, all = m3_rows_of(run);
-    return here > all ? here : all;
-}
-
 int m3_mistaken_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
-    const int64_t keys = keys_of(run, d);
+    const int64_t keys = m3_keys_of(run, d->p0 + d->T);
     const size_t mark = m3_scratch_mark(ctx);
     real *s = m3_scratch_take(ctx, keys, sizeof *s);
     if (!s) return M3_INTERNAL;

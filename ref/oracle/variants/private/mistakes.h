@@ -9,12 +9,15 @@
 /* A key that a row's head may attend to. */
 struct m3_query {
     const struct m3_attend *d;
-    const int32_t *blocks;              /* [N] of the head's group */
+    const int32_t *blocks;              /* [N] of the head's group; NULL: a dense layer */
     int64_t p, keys;                    /* place of the row; number of keys */
 };
 
 /* How often the row counts key j: 0, 1, or more for a mistake that counts twice. */
 typedef int64_t m3_times(const struct m3_query *query, int64_t j);
+
+/* The place whose key or value stands at place j of so many, in blocks of so many; -1: zeros. */
+typedef int64_t m3_place(int64_t j, int64_t places, int64_t block);
 
 /* m [B] := block scores of a row at place p, from its scores s [keys], later keys included. */
 typedef void m3_pool_row(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d);
@@ -39,7 +42,8 @@ struct m3_change {
     int (*prepare)(struct m3_mistaken_run *run, struct m3_error *error);        /* changes run->model, semantics */
     int (*force)(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                  struct m3_error *error);                                       /* changes a tap after it was made */
-    m3_times *times;                    /* of m3_mistaken_attend_blocks */
+    m3_times *times;                    /* of m3_mistaken_attend_blocks, m3_mistaken_attend_full */
+    m3_place *key_at, *value_at;        /* of the operators of cache.c; NULL: each stands at its own */
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
     m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
     int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
@@ -91,6 +95,13 @@ static inline int64_t m3_rows_of(const struct m3_mistaken_run *run)
     return m3_layer_rows(run->layer, run->the_case->T);
 }
 
+/* The number of keys, of an operator whose rows end here: it receives rows in pieces, but the keys of all rows. */
+static inline int64_t m3_keys_of(const struct m3_mistaken_run *run, int64_t end)
+{
+    const int64_t all = m3_rows_of(run);
+    return end > all ? end : all;
+}
+
 /* x rounded to this many significant bits, ties to even: BF16 has 8, F16 11. */
 double m3_round_bits(double x, int bits);
 void m3_round_all(double *x, int64_t n, int bits);
@@ -113,9 +124,17 @@ double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m
 /* times: for lists that may hold later blocks or invalid ids; these functions also apply the causal mask. */
 int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                               const int32_t *blocks, const struct m3_attend *d);
+int m3_mistaken_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                            const struct m3_attend *d);
+/* Attention without a mistake; blocks NULL: of a dense layer. */
+int m3_right_attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                    const int32_t *blocks, const struct m3_attend *d);
 /* How often a block is in the row's list, and the visible keys of the listed blocks, once each. */
 int64_t m3_listed(const struct m3_query *query, int64_t block);
 m3_times m3_as_listed;
+/* RoPE whose pairs are channels 2i and 2i + 1. */
+void m3_rope_neighbours(real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads, int64_t D,
+                        int64_t R);
 int m3_mistaken_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d);
 int m3_mistaken_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
                        int64_t T);
@@ -133,7 +152,7 @@ struct m3_mistake_section {
     const struct m3_mistake *all;
     int count;
 };
-extern const struct m3_mistake_section m3_mistakes_select, m3_mistakes_index, m3_mistakes_attend, m3_mistakes_rope,
-    m3_mistakes_norm, m3_mistakes_mlp, m3_mistakes_weights, m3_mistakes_vision, m3_mistakes_mtp;
+extern const struct m3_mistake_section m3_mistakes_select, m3_mistakes_index, m3_mistakes_attend, m3_mistakes_cache,
+    m3_mistakes_rope, m3_mistakes_norm, m3_mistakes_mlp, m3_mistakes_weights, m3_mistakes_vision, m3_mistakes_mtp;
 
 #endif
