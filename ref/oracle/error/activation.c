@@ -16,15 +16,6 @@ struct m3_gate m3_setting_gate(const struct m3_setting *setting)
     return (struct m3_gate){ c->oai, alpha, c->swiglu_limit, setting->semantics->gate_clamp };
 }
 
-static int value(struct m3_recomputing *m)
-{
-    const struct m3_gate g = m3_setting_gate(m->setting);
-    const struct m3_activation act = { g.oai, g.alpha, g.limit, g.clamp };
-    const double *gate = m->in[0].x, *up = m->in[1].x;
-    return g.oai ? m->ops->swiglu_oai(m->ctx, m->y, gate, up, 1, m->count, &act)
-                 : m->ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
-}
-
 double m3_gate_value(double gate, double up, const struct m3_gate *g)
 {
     const struct m3_gate_form form = m3_gate_form(g);
@@ -153,7 +144,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_activation = {
     .name = "activation",
     .sections = { "5.11 swiglu_oai" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 9,

@@ -25,19 +25,6 @@ static struct m3_attend dimensions(const struct m3_recomputing *m)
     };
 }
 
-/* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
-static int value(struct m3_recomputing *m)
-{
-    const struct m3_attend d = dimensions(m);
-    const int is_lse = m->tap == M3_TAP_ATTN_LSE;
-    const double *q = m->in[0].x, *k = m->in[1].x, *v = m->in[2].x;
-    double *other = m3_recompute_scratch(m, m->rows * (is_lse ? d.Q * d.D : d.Q), sizeof *other);
-    double *o = is_lse ? other : m->y, *lse = is_lse ? m->y : other;
-    if (m->status) return m->status;
-    return m->in[3].ids ? m->ops->attend_blocks(m->ctx, o, lse, q, k, v, m->in[3].ids, &d)
-                        : m->ops->attend_full(m->ctx, o, lse, q, k, v, &d);
-}
-
 /* ---- bound */
 
 /* A thread's scratch memory, [L] each: logits, weights, and the error of a logit: worst, typical, probable; and sums of
@@ -458,7 +445,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_attend = {
     .name = "attend",
     .sections = { "5.7 attend_full", "5.10 attend_blocks" },
-    .value = value,
     .bound = bound,
     .roundings = 1,
     .propagate = propagate,
@@ -488,13 +474,6 @@ static int prepare_segments(struct m3_recomputing *m)
     return M3_OK;
 }
 
-static int value_segments(struct m3_recomputing *m)
-{
-    const struct segments *s = m->prepared;
-    const struct m3_vision_config *v = &m->config->vision;
-    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A, v->U);
-}
-
 static int bound_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
@@ -516,7 +495,6 @@ static int propagate_segments(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments",
     .sections = { "5.19 attend_segments" },
-    .value = value_segments,
     .roundings = 1,
     .bound = bound_segments,
     .propagate = propagate_segments,

@@ -9,8 +9,6 @@
 
 enum { PIECE = 4096 };          /* elements at a time */
 
-static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->y, m->in[0].x, m->count); }
-
 /* MLX computes erf by formula 7.1.26 of Abramowitz and Stegun in float: 2.5 u for the formula, 26.5 u for the polynomial,
  * and c for exp. */
 enum { ERF = 29 };
@@ -69,7 +67,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_gelu = {
     .name = "gelu",
     .sections = { "5.20 gelu" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 36,

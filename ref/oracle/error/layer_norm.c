@@ -2,13 +2,6 @@
 
 #include <math.h>
 
-static int value(struct m3_recomputing *m)
-{
-    const int64_t H = m->w[0]->cols;
-    return m->ops->layer_norm(m->ctx, m->y, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
-                              m->config->vision.eps);
-}
-
 /* One row. With mean m, r = 1 / sqrt(var + eps), d = |x - m|, x1 = mean |x|, a = |w| r:
  *
  *     B = a (x1 + d) + |b| + u (H r x1)^2 a d / (2 (H + 8)),  steps = H + 4 + c
@@ -106,7 +99,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_layer_norm = {
     .name = "layer_norm",
     .sections = { "5.17 layer_norm" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 8,

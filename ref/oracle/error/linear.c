@@ -19,7 +19,7 @@ static void join(double *joined, const double *e, const double *h, int64_t rows,
     }
 }
 
-/* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding. */
+/* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding, and operand 2 the hidden state. */
 static void join_operands(struct m3_recomputing *m)
 {
     const int additive = m->node->adds_input;
@@ -32,6 +32,7 @@ static void join_operands(struct m3_recomputing *m)
     join(x, additive ? NULL : e.x, h.x, m->rows, H);
     m->in[0] = (struct m3_given){ .x = x, .width = 2 * H };
     m->in[1] = e;
+    m->in[2] = (struct m3_given){ .x = h.x, .width = H };
     if (!spread) return;
     join(spread, additive ? NULL : e.off.error, h.off.error, m->rows, H);
     join(spread + n, additive ? NULL : e.off.variance, h.off.variance, m->rows, H);
@@ -48,15 +49,7 @@ static int prepare(struct m3_recomputing *m)
     return m->status;
 }
 
-/* ---- value, bound, propagation. With mtp_join=additive y = e + W h: one more rounding. */
-
-static int value(struct m3_recomputing *m)
-{
-    int status = m->ops->linear(m->ctx, m->y, m->in[0].x, m->w[0], m->vector[1], m->rows);
-    const double *e = m->node->adds_input ? m->in[1].x : NULL;
-    for (int64_t i = 0; e && i < m->count; i++) m->y[i] += e[i];
-    return status;
-}
+/* ---- bound, propagation. With mtp_join=additive y = e + W h: one more rounding. */
 
 struct bounded {
     struct m3_bound *out;
@@ -288,7 +281,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_linear = {
     .name = "linear",
     .sections = { "5.4 linear" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .prepare = prepare,

@@ -162,6 +162,47 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
     }
 }
 
+/* What the stage reads: the operands, which are those behind the joined one for eh_proj. */
+static void take_inputs(struct m3_tap_request *r, const struct m3_recomputing *m)
+{
+    const int first = m->tap == M3_TAP_MTP_EH_PROJ;
+    for (int i = 0; i < M3_TAP_INPUTS; i++) {
+        const struct m3_given *in = &m->in[first + i];
+        r->in[i] = in->x ? (const void *)in->x : in->ids;
+    }
+}
+
+/* The value of a tap by the engine's own stage. Where an operator has two outputs, the other one goes to scratch
+ * memory. */
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_case *c = m->setting->the_case;
+    const enum m3_tap tap = m3_computed_with(m->tap), beside = m3_computed_beside(tap);
+    const enum m3_tap other = tap == m->tap ? beside : tap;
+    const struct m3_request how = { .ids = c->ids ? c->ids + m->numbers[0] : NULL,
+                                    .positions = c->positions,
+                                    .seen = c->seen,
+                                    .pictures = &c->pictures,
+                                    .semantics = m->setting->semantics,
+                                    .linear = m->ctx->linear,
+                                    .threads = m->ctx->threads };
+    struct m3_tap_request r = { .how = &how,
+                                .tap = tap,
+                                .layer = m->layer,
+                                .p0 = c->p0 + m->numbers[0],
+                                .rows = m->rows,
+                                .places = c->p0 + m3_tap_rows(m->setting, m->tap, m->layer),
+                                .y = m->y ? (void *)m->y : m->ids,
+                                .failure = &m->ctx->failure };
+    take_inputs(&r, m);
+    if (other < M3_TAPS) {
+        void *memory = m3_recompute_scratch(m, m->rows * m3_tap_width(m->setting, other, m->layer), sizeof(double));
+        r.second = tap == m->tap ? memory : r.y;
+        r.y = tap == m->tap ? r.y : memory;
+    }
+    return m->status ? m->status : m3_engine_f64()->tap(m->setting->model, &r, NULL);
+}
+
 static void propagate(struct m3_recomputing *m)
 {
     int is_off = m->partials.ranks > 0 || m->weight_floor > 0;
@@ -286,7 +327,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
         results(&m);
         expand_vectors(&m);
         if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));
-        call(&m, setting->instead ? setting->instead : m.op->value);
+        call(&m, setting->instead ? setting->instead : m.op->value ? m.op->value : value);
         if (!setting->instead) allow(&m);
     }
     m3_scratch_release(setting->ctx, mark);

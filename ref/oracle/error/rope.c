@@ -5,7 +5,7 @@
 #include "base/minmax.h"
 #include "ops/math.h"
 
-/* The exact cosines and sines, and the possible error of each angle: [rows,R/2] each. */
+/* The exact cosines and sines, which the engine's stage reads too, and the possible error of each angle: [rows,R/2]. */
 struct tables {
     double *cos, *sin, *error;
     int64_t D, R;
@@ -17,6 +17,7 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
     struct tables *t = m3_recompute_scratch(m, 1, sizeof *t);
     double *memory = m3_recompute_scratch(m, 3 * n, sizeof *memory);
     if (!m->status) *t = (struct tables){ memory, memory + n, memory + 2 * n, D, R };
+    m->in[1].x = memory, m->in[2].x = memory + n;
     return m->prepared = t;
 }
 
@@ -105,12 +106,6 @@ static int prepare_3d(struct m3_recomputing *m)
     m3_pictures_segments(ends, all, pictures, v, m->setting->semantics->vision_boundary);
     for (int64_t i = 0; i < 3 * m->rows; i++) places[i] = all[3 * m->numbers[i / 3] + i % 3];
     return m3_bound_angles_3d(m->ctx, t->cos, t->sin, t->error, places, m->rows, t->R, v->rope_theta, &m->how);
-}
-
-static int value(struct m3_recomputing *m)
-{
-    const struct tables *t = m->prepared;
-    return m->ops->rope(m->ctx, m->y, m->in[0].x, t->cos, t->sin, m->rows, m->width / t->D, t->D, t->R);
 }
 
 /* B = |x_a cos| + |x_b sin| + e hypot(x_a, x_b) / (3 u),  steps = 3,  walk^2 = 3 B^2;  copied channels: 0
@@ -209,7 +204,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_rope = {
     .name = "rope",
     .sections = { "5.6 rope" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 3,
@@ -221,7 +215,6 @@ const struct m3_error_operator m3_error_rope = {
 const struct m3_error_operator m3_error_rope_3d = {
     .name = "rope_3d",
     .sections = { "5.6 rope" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 3,

@@ -99,17 +99,8 @@ const struct m3_error_operator m3_error_route = {
 
 /* ---- the ids themselves, selected from given scores */
 
-static int select_experts(struct m3_recomputing *m)
-{
-    const struct m3_config *c = m->config;
-    double *p = m3_recompute_scratch(m, m->count, sizeof *p);
-    if (m->status) return m->status;
-    return m->ops->route(m->ctx, m->ids, p, m->in[0].x, m->vector[0], m->rows, c->E, c->K);
-}
-
 const struct m3_error_operator m3_error_select_experts = {
     .name = "route",
     .sections = { "5.14 route" },
-    .value = select_experts,
     .points = { "moe.experts.sum" },
 };

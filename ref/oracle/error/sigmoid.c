@@ -8,8 +8,6 @@
 
 enum { PIECE = 4096 };          /* elements at a time */
 
-static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
-
 /* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 instead of s if the scores may come from a tanh. */
 int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
                      const struct m3_arithmetic *how)
@@ -59,7 +57,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_sigmoid = {
     .name = "sigmoid",
     .sections = { "5.13 sigmoid" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 6,

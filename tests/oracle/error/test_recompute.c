@@ -163,6 +163,26 @@ TEST(rows)
     pass_end(&p);
 }
 
+/* Goal:  embeddings can be asked for from any row on.
+ * Given: rows 2 to 4 of a text whose tokens differ.
+ * Claim: y, of its bits, is the embedding of those tokens.
+ * Seen to fail with the tokens counted from the first one asked for. */
+TEST(rows_of_tokens)
+{
+    struct m3_trace *trace;
+    struct m3_recomputed made;
+    pass_run(&p, "golden/mtp/model", "golden/mtp/case.safetensors", M3_LINEAR_ORDERED);
+    const struct m3_known *all = pass_value(&p, M3_TAP_EMBED, -1);
+    ck_assert_int_ne(p.the_case.ids[0], p.the_case.ids[2]);
+    ck_assert_int_eq(m3_trace_new(&trace, &p.setting, &p.error), 0);
+    ck_assert_int_eq(m3_trace_recompute_rows(&made, trace, M3_TAP_EMBED, -1, 2, 5, &p.error), 0);
+    ck_assert_int_eq(made.y.rows, 3);
+    for (int64_t r = 0; r < 3; r++) same("embed", all->values, made.y.values, r + 2, r, all->width);
+    m3_recomputed_free(&made);
+    m3_trace_free(trace);
+    pass_end(&p);
+}
+
 /* ---- after cached places */
 
 enum { CACHED = 9 };
