@@ -225,15 +225,14 @@ static void sort_lists(int32_t *ids, int64_t count, int64_t N)
 }
 
 /* Puts rows in the place of their numbers; 0 if one is not there, or is no operand. */
-static int place_rows(struct m3_tap_values *to, const struct m3_known *v)
+static int place_rows(struct m3_tap_values *to, const struct m3_tap_values *v)
 {
     const size_t row = (size_t)v->width * m3_tap_number_bytes(to->tap, sizeof(double));
-    const char *from = v->ids ? (const char *)v->ids : (const char *)v->values;
     int64_t placed = 0;
     for (int64_t r = 0; r < v->rows; r++) {
         const int64_t at = v->numbers[r] - to->first;
         if (!v->usable[r] || at != placed || at >= to->rows) continue;
-        memcpy((char *)to->data + (size_t)at * row, from + (size_t)r * row, row);
+        memcpy((char *)to->data + (size_t)at * row, (const char *)v->data + (size_t)r * row, row);
         placed++;
     }
     return placed == to->rows;
@@ -243,7 +242,7 @@ static int place_rows(struct m3_tap_values *to, const struct m3_known *v)
 static const void *given(struct making *k, const struct m3_blame_item *item, int64_t first, int64_t rows)
 {
     struct m3_mistaken *m = k->of;
-    struct m3_known values = { 0 };
+    struct m3_tap_values values = { 0 };
     const struct m3_tap_values *known = NULL;
     for (int i = 0; i < m->given_count; i++)
         if (m->given[i].tap == item->tap && m->given[i].layer == item->layer) known = &m->given[i];
@@ -256,7 +255,7 @@ static const void *given(struct making *k, const struct m3_blame_item *item, int
     if (status) return NULL;
     status = m3_blame_read(&values, m->b, item);
     const int whole = !status && place_rows(&mine, &values);
-    m3_known_free(&values);
+    m3_tap_values_free(&values);
     if (status) k->failed = status;
     if (!whole) {
         m3_tap_values_free(&mine);

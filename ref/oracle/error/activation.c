@@ -55,7 +55,7 @@ int m3_bound_activation(struct m3_ctx *ctx, struct m3_bound *out, const double *
 static int bound(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_activation(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count, &gate, &m->how);
+    return m3_bound_activation(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->count, &gate, &m->how);
 }
 
 /* d/dz of z sig(alpha z) */
@@ -134,11 +134,12 @@ int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_given *g = &m->in[0], *up = &m->in[1];
+    const struct m3_tap_values *g = &m->in[0], *up = &m->in[1];
 #pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i++)
-        m3_propagate_gate_floor(&m->spread, i, g->x[i], up->x[i], &gate, m->floor[0]);
-    return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
+        m3_propagate_gate_floor(&m->spread, i, g->values[i], up->values[i], &gate, m->floor[0]);
+    return m3_propagate_activation(m->ctx, &m->spread, g->values, up->values, &g->off, &up->off, m->count, &gate,
+                                   m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_activation = {

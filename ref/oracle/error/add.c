@@ -19,7 +19,10 @@ int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, cons
     return M3_OK;
 }
 
-static int bound(struct m3_recomputing *m) { return m3_bound_add(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count); }
+static int bound(struct m3_recomputing *m)
+{
+    return m3_bound_add(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->count);
+}
 
 /* Errors add up, and so do variances. */
 void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const struct m3_spread *of_b, int64_t n)

@@ -185,8 +185,8 @@ static int bound(struct m3_recomputing *m)
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
     struct m3_bound other = { .bound = m3_recompute_scratch(m, is_lse ? m->rows * d.Q * d.D : 0, sizeof(double)) };
     if (m->status) return m->status;
-    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].x, m->in[1].x,
-                           m->in[2].x, m->in[3].ids, &d, &m->how);
+    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].values,
+                           m->in[1].values, m->in[2].values, m->in[3].ids, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -437,9 +437,9 @@ static int propagate(struct m3_recomputing *m)
     const struct m3_attend d = dimensions(m);
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
     const struct m3_attend_storage storage = storage_of(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
-    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->x, k->x, v->x,
-                               &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
+    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->values, k->values,
+                               v->values, &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
 }
 
 const struct m3_error_operator m3_error_attend = {
@@ -478,8 +478,8 @@ static int bound_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
-    return m3_bound_attend_segments(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
-                                    v->U, &m->how);
+    return m3_bound_attend_segments(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->in[2].values, s->ends,
+                                    s->count, v->A, v->U, &m->how);
 }
 
 static int propagate_segments(struct m3_recomputing *m)
@@ -487,9 +487,9 @@ static int propagate_segments(struct m3_recomputing *m)
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
     const struct m3_attend_storage storage = storage_of(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
-    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends,
-                                        s->count, v->A, v->U, &storage);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
+    return m3_propagate_attend_segments(m->ctx, &m->spread, q->values, k->values, x->values, &q->off, &k->off, &x->off,
+                                        s->ends, s->count, v->A, v->U, &storage);
 }
 
 const struct m3_error_operator m3_error_attend_segments = {

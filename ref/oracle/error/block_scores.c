@@ -125,7 +125,7 @@ int m3_bound_block_scores(struct m3_ctx *ctx, struct m3_bound *out, const double
 static int bound(struct m3_recomputing *m)
 {
     const struct m3_index d = dimensions(m);
-    return m3_bound_block_scores(m->ctx, &m->bound, m->in[0].x, m->in[1].x, &d, &m->how);
+    return m3_bound_block_scores(m->ctx, &m->bound, m->in[0].values, m->in[1].values, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -225,8 +225,8 @@ int m3_propagate_block_scores(struct m3_ctx *ctx, struct m3_spread *m, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_index d = dimensions(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1];
-    return m3_propagate_block_scores(m->ctx, &m->spread, q->x, k->x, &q->off, &k->off, &d, m->stored[0]);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1];
+    return m3_propagate_block_scores(m->ctx, &m->spread, q->values, k->values, &q->off, &k->off, &d, m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_block_scores = {

@@ -29,7 +29,10 @@ int m3_bound_gelu(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int
     return M3_OK;
 }
 
-static int bound(struct m3_recomputing *m) { return m3_bound_gelu(m->ctx, &m->bound, m->in[0].x, m->count, &m->how); }
+static int bound(struct m3_recomputing *m)
+{
+    return m3_bound_gelu(m->ctx, &m->bound, m->in[0].values, m->count, &m->how);
+}
 
 /* |Phi(x) + x phi(x)|, also of infinities. */
 static double slope(double x)
@@ -61,7 +64,7 @@ int m3_propagate_gelu(struct m3_ctx *ctx, struct m3_spread *out, const double *x
 
 static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_gelu = {

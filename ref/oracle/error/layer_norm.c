@@ -43,7 +43,7 @@ int m3_bound_layer_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *
 static int bound(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
+    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].values, m->vector[0], m->vector[1], m->count / H, H,
                                m->config->vision.eps, &m->how);
 }
 
@@ -92,7 +92,7 @@ int m3_propagate_layer_norm(struct m3_ctx *ctx, struct m3_spread *out, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_propagate_layer_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+    return m3_propagate_layer_norm(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->vector[0], m->count / H, H,
                                    m->config->vision.eps);
 }
 

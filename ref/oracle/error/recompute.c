@@ -132,10 +132,10 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
     if (m->bound.suspect) part.bound.suspect += at;
     part.spread = m3_spread_from(&m->spread, at);
     for (int i = 0; i < M3_OPERANDS; i++) {
-        struct m3_given *in = &part.in[i];
-        if (!m3_is_by_row(m, i)) continue;
-        if (in->x) in->x += r * in->width;
-        if (in->ids) in->ids += r * in->width;
+        struct m3_tap_values *in = &part.in[i];
+        if (!m3_is_by_row(m, i) || !in->data) continue;
+        if (m3_tap_ids(in)) in->ids += r * in->width;
+        else in->values += r * in->width;
         in->off = m3_spread_from(&in->off, r * in->width);
     }
     return part;
@@ -166,10 +166,7 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
 static void take_inputs(struct m3_tap_request *r, const struct m3_recomputing *m)
 {
     const int first = m->tap == M3_TAP_MTP_EH_PROJ;
-    for (int i = 0; i < M3_TAP_INPUTS; i++) {
-        const struct m3_given *in = &m->in[first + i];
-        r->in[i] = in->x ? (const void *)in->x : in->ids;
-    }
+    for (int i = 0; i < M3_TAP_INPUTS; i++) r->in[i] = m->in[first + i].data;
 }
 
 /* The value of a tap by the engine's own stage. Where an operator has two outputs, the other one goes to scratch
@@ -246,7 +243,7 @@ static void results(struct m3_recomputing *m)
     const size_t count = (size_t)m->count + 1;
     const int ids = m3_tap_table[m->tap].kind != M3_KIND_REALS;
     int short_of = 0;
-    out->y.rows = m->rows, out->y.width = m->width;
+    out->y = (struct m3_tap_values){ .tap = m->tap, .layer = m->layer, .rows = m->rows, .width = m->width };
     if (m->rows < m3_tap_rows(m->setting, m->tap, m->layer)) {
         int64_t *numbers = malloc((size_t)m->rows * sizeof *numbers);
         if (numbers) memcpy(numbers, m->numbers, (size_t)m->rows * sizeof *numbers);
@@ -264,7 +261,7 @@ static void results(struct m3_recomputing *m)
         if (m->op->has_suspect) short_of |= !(out->suspect = m3_room(count, sizeof *out->suspect));
     }
     if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y.values);
-    m->y = out->y.values, m->ids = out->y.ids;
+    m->y = ids ? NULL : out->y.values, m->ids = ids ? out->y.ids : NULL;
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
@@ -294,11 +291,12 @@ static void allow(struct m3_recomputing *m)
     call(m, m->op->bound);
     propagate(m);
     m->out->n = m->bound.n, m->out->f = m->bound.f;
-    if (m->out->y.values) store(m);
+    if (m->y) store(m);
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_known *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
+                 const struct m3_tap_values *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 struct m3_error *error)
 {
     const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
@@ -336,7 +334,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 
 void m3_recomputed_free(struct m3_recomputed *out)
 {
-    m3_known_free(&out->y);
+    m3_tap_values_free(&out->y);
     free(out->bound);
     free(out->walk);
     free(out->suspect);

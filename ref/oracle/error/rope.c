@@ -17,7 +17,7 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
     struct tables *t = m3_recompute_scratch(m, 1, sizeof *t);
     double *memory = m3_recompute_scratch(m, 3 * n, sizeof *memory);
     if (!m->status) *t = (struct tables){ memory, memory + n, memory + 2 * n, D, R };
-    m->in[1].x = memory, m->in[2].x = memory + n;
+    m->in[1].values = memory, m->in[2].values = memory + n;
     return m->prepared = t;
 }
 
@@ -139,8 +139,8 @@ int m3_bound_rope(struct m3_ctx *ctx, struct m3_bound *out, const double *x, con
 static int bound(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
-    return m3_bound_rope(m->ctx, &m->bound, m->in[0].x, t->cos, t->sin, t->error, m->rows, m->width / t->D, t->D, t->R,
-                         &m->how);
+    return m3_bound_rope(m->ctx, &m->bound, m->in[0].values, t->cos, t->sin, t->error, m->rows, m->width / t->D, t->D,
+                         t->R, &m->how);
 }
 
 /* y = x_a c + x_b s (s with its sign): errors of the inputs and the table, and of two products and a sum. */
@@ -183,7 +183,7 @@ int m3_propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x
 /* Half the smallest steps of the formats of cosine and sine, and of the products. */
 static void propagate_floors(struct m3_recomputing *m, int64_t D, int64_t R)
 {
-    const double turn = m->floor[0], product = m->floor[1], *x = m->in[0].x;
+    const double turn = m->floor[0], product = m->floor[1], *x = m->in[0].values;
     for (int64_t i = 0; i < m->count && (turn > 0 || product > 0); i++) {
         const int64_t c = i % D, half = R / 2, other = c < half ? i + half : i - half;
         if (c >= R) continue;
@@ -197,8 +197,8 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
     propagate_floors(m, t->D, t->R);
-    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D,
-                             t->D, t->R, m->stored[0], m->stored[1]);
+    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, t->cos, t->sin, m->rows,
+                             m->width / t->D, t->D, t->R, m->stored[0], m->stored[1]);
 }
 
 const struct m3_error_operator m3_error_rope = {

@@ -26,7 +26,7 @@ int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, 
 
 static int bound(struct m3_recomputing *m)
 {
-    return m3_bound_sigmoid(m->ctx, &m->bound, m->in[0].x, m->count, &m->how);
+    return m3_bound_sigmoid(m->ctx, &m->bound, m->in[0].values, m->count, &m->how);
 }
 
 static double slope(double x)
@@ -51,7 +51,7 @@ int m3_propagate_sigmoid(struct m3_ctx *ctx, struct m3_spread *out, const double
 
 static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_sigmoid = {
