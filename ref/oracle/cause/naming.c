@@ -47,8 +47,8 @@ static int find_row(struct row *row, const struct naming *n, const struct m3_tap
 {
     const struct m3_tap_values *d = n->dumped;
     const int64_t number = d->numbers[r], right = m3_tap_values_row(&n->made->y, number);
-    if (number < tap->first || number >= tap->first + tap->rows || right < 0) return 0;
-    const int64_t mine = (number - tap->first) * tap->width;
+    const int64_t mine = m3_tap_values_row(tap, number) * tap->width;
+    if (mine < 0 || right < 0) return 0;
     *row = (struct row){ 0 };
     if (m3_tap_ids(tap)) {
         row->got_ids = d->ids + r * d->width;

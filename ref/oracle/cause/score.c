@@ -100,8 +100,8 @@ static void end(struct scoring *c)
 /* Element i, or NaN: it was not computed. */
 static double element(const struct m3_tap_values *y, const struct m3_side_by_side *s, int64_t i)
 {
-    const int64_t width = s->count / s->rows, row = s->numbers[i / width] - y->first;
-    return row >= 0 && row < y->rows ? m3_tap_doubles(y)[row * width + i % width] : NAN;
+    const int64_t width = s->count / s->rows, row = m3_tap_values_row(y, s->numbers[i / width]);
+    return row >= 0 ? m3_tap_doubles(y)[row * width + i % width] : NAN;
 }
 
 /* What a tap may hold in place of its values, besides the results of known mistakes. */

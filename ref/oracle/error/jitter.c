@@ -2,23 +2,19 @@
 
 #include <math.h>
 
-#include "base/generator.h"
-
-/* The noise is keyed by the norm before the layer's experts, which all experts read. */
 void m3_recompute_jitter(struct m3_recomputing *m)
 {
-    const struct m3_semantics *s = m->setting->semantics;
-    const int64_t H = m->config->H, n = m->rows * H;
-    int status = M3_OK;
-    char name[96];
-    if (s->jitter == 0 || m->status || m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, m->layer)) return;
-    const int64_t p0 = m->setting->the_case->p0 - m->setting->the_case->shift;
-    const uint64_t key = m3_draw_key((uint64_t)s->jitter_seed, name);
+    const int64_t H = m->config->H;
     const double *x = m->in[0].values;
-    double *y = m3_recompute_scratch(m, n, sizeof *y);
-    for (int64_t r = 0, rows; y && !status && r < m->rows; r += rows) {
-        rows = m3_recompute_span(m, r);
-        status = m->ops->jitter(m->ctx, y + r * H, x + r * H, rows, H, p0 + m->numbers[r], s->jitter, key);
+    int status = M3_OK;
+    if (m->setting->semantics->jitter == 0 || m->status) return;
+    double *y = m3_recompute_scratch(m, m->rows * H, sizeof *y);
+    for (int64_t i = 0, rows; y && !status && i < m->rows; i += rows) {
+        rows = m3_recompute_span(m, i);
+        struct m3_tap_request r = {
+            .step = M3_STEP_JITTER, .tap = M3_TAP_ROUTER_LOGITS, .in = { x + i * H }, .rows = rows, .y = y + i * H
+        };
+        status = m3_recompute_stage(m, &r, m->numbers[i]);
     }
     m3_recompute_check(m, status);
     m->in[0].values = y;

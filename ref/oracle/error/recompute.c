@@ -162,42 +162,41 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
     }
 }
 
-/* What the stage reads: the operands, which are those behind the joined one for eh_proj. */
-static void take_inputs(struct m3_tap_request *r, const struct m3_recomputing *m)
-{
-    const int first = m->tap == M3_TAP_MTP_EH_PROJ;
-    for (int i = 0; i < M3_TAP_INPUTS; i++) r->in[i] = m->in[first + i].data;
-}
-
-/* The value of a tap by the engine's own stage. Where an operator has two outputs, the other one goes to scratch
- * memory. */
-static int value(struct m3_recomputing *m)
+int m3_recompute_stage(struct m3_recomputing *m, struct m3_tap_request *r, int64_t first)
 {
     const struct m3_case *c = m->setting->the_case;
-    const enum m3_tap tap = m3_computed_with(m->tap), beside = m3_computed_beside(tap);
-    const enum m3_tap other = tap == m->tap ? beside : tap;
-    const struct m3_request how = { .ids = c->ids ? c->ids + m->numbers[0] : NULL,
+    const struct m3_request how = { .ids = c->ids ? c->ids + first : NULL,
                                     .positions = c->positions,
                                     .seen = c->seen,
+                                    .shift = c->shift,
                                     .pictures = &c->pictures,
                                     .semantics = m->setting->semantics,
                                     .linear = m->ctx->linear,
                                     .threads = m->ctx->threads };
-    struct m3_tap_request r = { .how = &how,
-                                .tap = tap,
-                                .layer = m->layer,
-                                .p0 = c->p0 + m->numbers[0],
+    r->how = &how;
+    r->layer = m->layer;
+    r->p0 = c->p0 + first;
+    r->failure = &m->ctx->failure;
+    return m->status ? m->status : m3_engine_f64()->tap(m->setting->model, r, NULL);
+}
+
+/* The value of a tap by the engine's own stage. Where the stage makes two taps, the other one goes to scratch memory. */
+static int value(struct m3_recomputing *m)
+{
+    const enum m3_tap tap = m3_computed_with(m->tap), beside = m3_computed_beside(tap);
+    const int is_beside = tap != m->tap, joined = m->tap == M3_TAP_MTP_EH_PROJ;
+    void *y = m->y ? (void *)m->y : m->ids, *other = NULL;
+    if (beside < M3_TAPS)
+        other = m3_recompute_scratch(m, m->rows * m3_tap_width(m->setting, is_beside ? tap : beside, m->layer),
+                                     sizeof(double));
+    struct m3_tap_request r = { .tap = tap,
                                 .rows = m->rows,
-                                .places = c->p0 + m3_tap_rows(m->setting, m->tap, m->layer),
-                                .y = m->y ? (void *)m->y : m->ids,
-                                .failure = &m->ctx->failure };
-    take_inputs(&r, m);
-    if (other < M3_TAPS) {
-        void *memory = m3_recompute_scratch(m, m->rows * m3_tap_width(m->setting, other, m->layer), sizeof(double));
-        r.second = tap == m->tap ? memory : r.y;
-        r.y = tap == m->tap ? r.y : memory;
-    }
-    return m->status ? m->status : m3_engine_f64()->tap(m->setting->model, &r, NULL);
+                                .places = m->setting->the_case->p0 + m3_tap_rows(m->setting, m->tap, m->layer),
+                                .y = is_beside ? other : y,
+                                .second = is_beside ? y : other };
+    /* The operands of eh_proj are behind what is joined of them. */
+    for (int i = 0; i < M3_TAP_INPUTS; i++) r.in[i] = m->in[joined + i].data;
+    return m3_recompute_stage(m, &r, m->numbers[0]);
 }
 
 static void propagate(struct m3_recomputing *m)
@@ -302,7 +301,6 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
     const size_t mark = m3_scratch_mark(setting->ctx);
     struct m3_recomputing m = { .setting = setting,
                                 .config = &setting->model->config,
-                                .ops = m3_engine_f64()->ops,
                                 .ctx = setting->ctx,
                                 .tap = tap,
                                 .layer = layer,

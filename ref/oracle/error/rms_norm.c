@@ -23,11 +23,13 @@ static int prepare(struct m3_recomputing *m)
     return m->status;
 }
 
+/* Not by the engine's stage, which reads the model's weights: these may be those of a hypothesis. */
 static int value(struct m3_recomputing *m)
 {
+    const struct m3_ops *ops = m3_engine_f64()->ops;
     const int64_t H = m->w[0]->cols;            /* heads are normalised separately */
-    return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(
-        m->ctx, m->y, m->in[0].values, m->vector[0], m->count / H, H, m->config->eps);
+    return (m->config->gemma_norm ? ops->rms_norm : ops->rms_norm_plain)(m->ctx, m->y, m->in[0].values, m->vector[0],
+                                                                         m->count / H, H, m->config->eps);
 }
 
 /* A square root halves relative errors, hence half those of the sum.

@@ -12,7 +12,6 @@
 struct m3_recomputing {
     const struct m3_setting *setting;
     const struct m3_config *config;
-    const struct m3_ops *ops;
     struct m3_ctx *ctx;
     enum m3_tap tap;
     int64_t layer;
@@ -51,6 +50,8 @@ static inline int m3_is_off(const struct m3_tap_values *operand) { return operan
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size);
 /* Ends a call of an operator or a bound; returns m->status. */
 int m3_recompute_check(struct m3_recomputing *m, int status);
+/* Calls a stage of the engine with the request's inputs; its rows follow each other, from row `first` of the call on. */
+int m3_recompute_stage(struct m3_recomputing *m, struct m3_tap_request *request, int64_t first);
 /* Says why there is no y. */
 __attribute__((format(printf, 2, 3))) void m3_recompute_missing(struct m3_recomputed *out, const char *what, ...);
 
