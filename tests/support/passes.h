@@ -16,7 +16,7 @@ struct pass {
     struct m3_ctx ctx;
     struct m3_setting setting;
     struct m3_error error, notes;
-    struct m3_known values[PASS_TAPS];      /* in the order of m3_trace_tap */
+    struct m3_tap_values values[PASS_TAPS];      /* in the order of m3_trace_tap */
     struct {
         enum m3_tap tap;
         int64_t layer;
@@ -31,7 +31,7 @@ static inline int pass_wants(void *self, enum m3_tap tap, int64_t layer)
 }
 
 /* The value of a tap; NULL if the pass does not have it. */
-static inline struct m3_known *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
+static inline struct m3_tap_values *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
 {
     for (int64_t i = 0; p->count == i && m3_trace_tap(&p->setting, i, &p->places[i].tap, &p->places[i].layer); i++)
         p->count++;
@@ -44,10 +44,10 @@ static inline int pass_keep(void *self, enum m3_tap tap, int64_t layer, const vo
                             struct m3_error *error)
 {
     struct pass *p = self;
-    struct m3_known *v = pass_value(p, tap, layer);
+    struct m3_tap_values *v = pass_value(p, tap, layer);
     (void)error;
     ck_assert_msg(v != NULL, "%s of %d is not in the list", m3_tap_table[tap].name, (int)layer);
-    v->width = m3_tap_width(&p->setting, tap, layer);
+    v->tap = tap, v->layer = layer, v->width = m3_tap_width(&p->setting, tap, layer);
     ck_assert_int_eq(v->rows, row);
     v->rows += rows;
     if (m3_tap_table[tap].kind == M3_KIND_REALS) {
@@ -105,7 +105,7 @@ static inline void pass_run(struct pass *p, const char *model_path, const char *
     pass_forward(p, body);
 }
 
-static inline void pass_operands(struct pass *p, const struct m3_known *operands[M3_OPERANDS], enum m3_tap tap,
+static inline void pass_operands(struct pass *p, const struct m3_tap_values *operands[M3_OPERANDS], enum m3_tap tap,
                                  int64_t layer)
 {
     enum m3_tap other;
@@ -136,7 +136,7 @@ static inline struct m3_tier_result judge_made(const struct m3_recomputed *made,
 
 static inline void pass_end(struct pass *p)
 {
-    for (int i = 0; i < PASS_TAPS; i++) free((void *)p->values[i].values), free((void *)p->values[i].ids);
+    for (int i = 0; i < PASS_TAPS; i++) free(p->values[i].data);
     m3_ctx_free(&p->ctx);
     m3_case_free(&p->the_case);
     m3_model_close(p->model);

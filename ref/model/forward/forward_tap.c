@@ -202,5 +202,6 @@ int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *re
         m3_pass_copy(&o.pass, o.y, o.in[0]);
         jitter(&o.pass, prepares(request->tap), o.y, o.y);
     }
+    if (request->failure) *request->failure = o.pass.ctx.failure;
     return m3_pass_close(&o.pass);
 }

@@ -3,37 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t m3_tap_number_bytes(enum m3_tap tap, size_t real_bytes)
-{
-    return m3_tap_table[tap].kind == M3_KIND_REALS ? real_bytes : sizeof(int32_t);
-}
-
-const double *m3_tap_doubles(const struct m3_tap_values *values)
-{
-    return m3_tap_table[values->tap].kind == M3_KIND_REALS ? values->data : NULL;
-}
-
-const int32_t *m3_tap_ids(const struct m3_tap_values *values)
-{
-    return m3_tap_table[values->tap].kind == M3_KIND_REALS ? NULL : values->data;
-}
-
-void m3_tap_values_free(struct m3_tap_values *values)
-{
-    if (!values->is_borrowed) free(values->data);
-    values->data = NULL;
-}
-
-int m3_tap_values_room(struct m3_tap_values *values, size_t real_bytes, struct m3_error *error)
-{
-    const size_t size = m3_tap_number_bytes(values->tap, real_bytes);
-    size_t count, bytes;
-    if (__builtin_mul_overflow((size_t)values->rows, (size_t)values->width, &count) ||
-        __builtin_mul_overflow(count, size, &bytes) || !(values->data = malloc(bytes + 1)))
-        return m3_fail_memory(error, m3_tap_table[values->tap].name, size);
-    return M3_OK;
-}
-
 const struct m3_tap_values *m3_evaluated(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer)
 {
     for (int i = 0; i < e->count; i++)

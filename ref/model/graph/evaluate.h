@@ -5,21 +5,7 @@
 #include "model/engine.h"
 #include "model/files/case.h"
 #include "model/graph/graph.h"
-
-/* Rows [first, first + rows) of a tap. */
-struct m3_tap_values {
-    enum m3_tap tap;
-    int64_t layer, first, rows, width;
-    void *data; /* [rows,width] `real` of the engine, or int32_t */
-    int is_borrowed; /* it belongs to somebody else */
-};
-void m3_tap_values_free(struct m3_tap_values *values);
-/* Memory for its numbers, not filled. M3_INTERNAL. */
-int m3_tap_values_room(struct m3_tap_values *values, size_t real_bytes, struct m3_error *error);
-size_t m3_tap_number_bytes(enum m3_tap tap, size_t real_bytes);
-/* Its numbers of the double engine, or its ids; NULL: it holds the others. */
-const double *m3_tap_doubles(const struct m3_tap_values *values);
-const int32_t *m3_tap_ids(const struct m3_tap_values *values);
+#include "model/graph/values.h"
 
 enum m3_given {
     M3_GIVEN, /* `values` has its data */

@@ -225,41 +225,39 @@ static void sort_lists(int32_t *ids, int64_t count, int64_t N)
         }
 }
 
-/* Puts rows in the place of their numbers; 0 if one is not there, or is no operand. */
-static int place_rows(struct m3_tap_values *to, const struct m3_known *v)
+/* Leaves rows [first, first + rows); 0 if one of them is not there, or is no operand. */
+static int leave_rows(struct m3_tap_values *v, int64_t first, int64_t rows)
 {
-    const size_t row = (size_t)v->width * m3_tap_number_bytes(to->tap, sizeof(double));
-    const char *from = v->ids ? (const char *)v->ids : (const char *)v->values;
-    int64_t placed = 0;
+    const size_t row = (size_t)v->width * m3_tap_number_bytes(v->tap, sizeof(double));
+    int64_t left = 0;
     for (int64_t r = 0; r < v->rows; r++) {
-        const int64_t at = v->numbers[r] - to->first;
-        if (!v->usable[r] || at != placed || at >= to->rows) continue;
-        memcpy((char *)to->data + (size_t)at * row, from + (size_t)r * row, row);
-        placed++;
+        const int64_t at = v->numbers[r] - first;
+        if (!v->usable[r] || at != left || at >= rows) continue;
+        memmove((char *)v->data + (size_t)at * row, (char *)v->data + (size_t)r * row, row);
+        left++;
     }
-    return placed == to->rows;
+    void *less = left == rows ? realloc(v->data, (size_t)rows * row + 1) : NULL;
+    if (!less) return 0;
+    free(v->numbers);
+    free(v->usable);
+    v->data = less, v->numbers = NULL, v->usable = NULL;
+    v->first = first, v->rows = rows;
+    return 1;
 }
 
 /* The candidate's own values of a dumped tap. NULL: its dump lacks some of them. */
 static const void *given(struct making *k, const struct m3_blame_item *item, int64_t first, int64_t rows)
 {
     struct m3_mistaken *m = k->of;
-    struct m3_known values = { 0 };
+    struct m3_tap_values mine;
     const struct m3_tap_values *known = NULL;
     for (int i = 0; i < m->given_count; i++)
         if (m->given[i].tap == item->tap && m->given[i].layer == item->layer) known = &m->given[i];
     if (known && known->first == first && known->rows == rows) return known->data;
     if (known || m->given_count == KEPT) return NULL;
-    struct m3_tap_values mine = {
-        .tap = item->tap, .layer = item->layer, .first = first, .rows = rows, .width = item->width
-    };
-    int status = m3_tap_values_room(&mine, sizeof(double), &k->why);
-    if (status) return NULL;
-    status = m3_blame_read(&values, m->b, item);
-    const int whole = !status && place_rows(&mine, &values);
-    m3_known_free(&values);
+    const int status = m3_blame_read(&mine, m->b, item);
     if (status) k->failed = status;
-    if (!whole) {
+    if (status || !leave_rows(&mine, first, rows)) {
         m3_tap_values_free(&mine);
         return NULL;
     }

@@ -27,7 +27,7 @@ struct answer {
 struct naming {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    const struct m3_known *dumped;
+    const struct m3_tap_values *dumped;
     const struct m3_recomputed *made;   /* the right results */
     int is_coarse;                      /* the profile rounds here or before */
     struct m3_mistaken *mistaken;
@@ -45,10 +45,10 @@ struct row {
 
 static int find_row(struct row *row, const struct naming *n, const struct m3_tap_values *tap, int64_t r)
 {
-    const struct m3_known *d = n->dumped;
-    const int64_t number = d->numbers[r], right = m3_known_row(&n->made->y, number);
-    if (number < tap->first || number >= tap->first + tap->rows || right < 0) return 0;
-    const int64_t mine = (number - tap->first) * tap->width;
+    const struct m3_tap_values *d = n->dumped;
+    const int64_t number = d->numbers[r], right = m3_tap_values_row(&n->made->y, number);
+    const int64_t mine = m3_tap_values_row(tap, number) * tap->width;
+    if (mine < 0 || right < 0) return 0;
     *row = (struct row){ 0 };
     if (m3_tap_ids(tap)) {
         row->got_ids = d->ids + r * d->width;
@@ -329,10 +329,10 @@ static void forget_answers(struct naming *n)
 /* The row of the worst element. */
 static int64_t worst_row(const struct m3_finding *tap) { return tap->rank > 0 ? tap->index[0] : 0; }
 
-int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
+int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped,
                           const struct m3_recomputed *made)
 {
-    if (!b->named || !item->blamed || (dumped->values && !made->y.values)) return M3_OK;
+    if (!b->named || !item->blamed || (!m3_tap_ids(dumped) && !made->y.data)) return M3_OK;
     if (item->blamed->verdict != M3_VERDICT_FAIL && item->blamed->verdict != M3_VERDICT_SUSPECT) return M3_OK;
     const int64_t depth = m3_mistaken_depth(b, item);
     const struct m3_coarseness at = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer);

@@ -56,7 +56,7 @@ static int reads_codes(const struct m3_blaming *b, const struct m3_blame_item *i
 
 enum { FEW = 8, MANY = 1 << 20 };       /* rows of a tap that is given; its numbers */
 
-static int begin(struct scoring *c, const struct m3_known *dumped, const struct m3_recomputed *made)
+static int begin(struct scoring *c, const struct m3_tap_values *dumped, const struct m3_recomputed *made)
 {
     const struct m3_blaming *b = c->b;
     const char *name = c->item->name;
@@ -73,7 +73,7 @@ static int begin(struct scoring *c, const struct m3_known *dumped, const struct 
     c->own = malloc(room * sizeof *c->own);
     if (!status && (!c->by || !c->own)) status = m3_fail_memory(b->error, name, room * sizeof *c->by);
     for (int64_t n = first; n < first + rows && !status; n++) {
-        const int64_t at = m3_known_row(dumped, n);
+        const int64_t at = m3_tap_values_row(dumped, n);
         double *got = at >= 0 ? m3_side_by_side_row(&c->s, made, n, dumping) : NULL;
         if (got) memcpy(got, dumped->values + at * width, (size_t)width * sizeof *got);
     }
@@ -100,8 +100,8 @@ static void end(struct scoring *c)
 /* Element i, or NaN: it was not computed. */
 static double element(const struct m3_tap_values *y, const struct m3_side_by_side *s, int64_t i)
 {
-    const int64_t width = s->count / s->rows, row = s->numbers[i / width] - y->first;
-    return row >= 0 && row < y->rows ? m3_tap_doubles(y)[row * width + i % width] : NAN;
+    const int64_t width = s->count / s->rows, row = m3_tap_values_row(y, s->numbers[i / width]);
+    return row >= 0 ? m3_tap_doubles(y)[row * width + i % width] : NAN;
 }
 
 /* What a tap may hold in place of its values, besides the results of known mistakes. */
@@ -231,7 +231,7 @@ static void write_name(struct m3_finding *out, const struct named *best, struct 
                     mistake ? "the mistake " : "", best->what);
 }
 
-int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
+int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped,
                    const struct m3_recomputed *made)
 {
     struct m3_finding *out = item->blamed;

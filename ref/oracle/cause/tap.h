@@ -8,14 +8,14 @@
 
 /* naming.c: sets item->blamed->mistake, if the tap fails and a known mistake explains it. `dumped` are all its rows,
  * `made` the right results. M3_INTERNAL. */
-int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
+int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped,
                           const struct m3_recomputed *made);
 /* Adds a note for each mistake. */
 void m3_blame_say_mistakes(struct m3_judgement *result);
 
 /* score.c: of a tap that passes or is suspect, although roundings are coarse: names the known mistake in whose direction
  * its errors lie, and what else would pass. `made` are the right results. M3_INTERNAL. */
-int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped,
+int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped,
                    const struct m3_recomputed *made);
 
 /* explained.c: sets result->explained_by. */

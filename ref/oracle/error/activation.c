@@ -16,15 +16,6 @@ struct m3_gate m3_setting_gate(const struct m3_setting *setting)
     return (struct m3_gate){ c->oai, alpha, c->swiglu_limit, setting->semantics->gate_clamp };
 }
 
-static int value(struct m3_recomputing *m)
-{
-    const struct m3_gate g = m3_setting_gate(m->setting);
-    const struct m3_activation act = { g.oai, g.alpha, g.limit, g.clamp };
-    const double *gate = m->in[0].x, *up = m->in[1].x;
-    return g.oai ? m->ops->swiglu_oai(m->ctx, m->y, gate, up, 1, m->count, &act)
-                 : m->ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
-}
-
 double m3_gate_value(double gate, double up, const struct m3_gate *g)
 {
     const struct m3_gate_form form = m3_gate_form(g);
@@ -64,7 +55,7 @@ int m3_bound_activation(struct m3_ctx *ctx, struct m3_bound *out, const double *
 static int bound(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_activation(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count, &gate, &m->how);
+    return m3_bound_activation(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->count, &gate, &m->how);
 }
 
 /* d/dz of z sig(alpha z) */
@@ -143,17 +134,17 @@ int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_given *g = &m->in[0], *up = &m->in[1];
+    const struct m3_tap_values *g = &m->in[0], *up = &m->in[1];
 #pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i++)
-        m3_propagate_gate_floor(&m->spread, i, g->x[i], up->x[i], &gate, m->floor[0]);
-    return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
+        m3_propagate_gate_floor(&m->spread, i, g->values[i], up->values[i], &gate, m->floor[0]);
+    return m3_propagate_activation(m->ctx, &m->spread, g->values, up->values, &g->off, &up->off, m->count, &gate,
+                                   m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_activation = {
     .name = "activation",
     .sections = { "5.11 swiglu_oai" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 9,

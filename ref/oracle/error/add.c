@@ -7,8 +7,6 @@
 
 enum { PIECE = 4096 };          /* elements at a time */
 
-static int value(struct m3_recomputing *m) { return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count); }
-
 /* B = |a| + |b|, steps = 2: one, and one more in case a fused kernel rounded less.  walk^2 = a^2 + b^2 + y^2 */
 int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, const double *b, int64_t n)
 {
@@ -21,7 +19,10 @@ int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, cons
     return M3_OK;
 }
 
-static int bound(struct m3_recomputing *m) { return m3_bound_add(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count); }
+static int bound(struct m3_recomputing *m)
+{
+    return m3_bound_add(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->count);
+}
 
 /* Errors add up, and so do variances. */
 void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const struct m3_spread *of_b, int64_t n)
@@ -43,7 +44,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_add = {
     .name = "add",
     .sections = { "5.16 add" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 2,

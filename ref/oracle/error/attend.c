@@ -25,19 +25,6 @@ static struct m3_attend dimensions(const struct m3_recomputing *m)
     };
 }
 
-/* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
-static int value(struct m3_recomputing *m)
-{
-    const struct m3_attend d = dimensions(m);
-    const int is_lse = m->tap == M3_TAP_ATTN_LSE;
-    const double *q = m->in[0].x, *k = m->in[1].x, *v = m->in[2].x;
-    double *other = m3_recompute_scratch(m, m->rows * (is_lse ? d.Q * d.D : d.Q), sizeof *other);
-    double *o = is_lse ? other : m->y, *lse = is_lse ? m->y : other;
-    if (m->status) return m->status;
-    return m->in[3].ids ? m->ops->attend_blocks(m->ctx, o, lse, q, k, v, m->in[3].ids, &d)
-                        : m->ops->attend_full(m->ctx, o, lse, q, k, v, &d);
-}
-
 /* ---- bound */
 
 /* A thread's scratch memory, [L] each: logits, weights, and the error of a logit: worst, typical, probable; and sums of
@@ -198,8 +185,8 @@ static int bound(struct m3_recomputing *m)
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
     struct m3_bound other = { .bound = m3_recompute_scratch(m, is_lse ? m->rows * d.Q * d.D : 0, sizeof(double)) };
     if (m->status) return m->status;
-    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].x, m->in[1].x,
-                           m->in[2].x, m->in[3].ids, &d, &m->how);
+    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].values,
+                           m->in[1].values, m->in[2].values, m->in[3].ids, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -450,15 +437,14 @@ static int propagate(struct m3_recomputing *m)
     const struct m3_attend d = dimensions(m);
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
     const struct m3_attend_storage storage = storage_of(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
-    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->x, k->x, v->x,
-                               &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
+    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->values, k->values,
+                               v->values, &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
 }
 
 const struct m3_error_operator m3_error_attend = {
     .name = "attend",
     .sections = { "5.7 attend_full", "5.10 attend_blocks" },
-    .value = value,
     .bound = bound,
     .roundings = 1,
     .propagate = propagate,
@@ -488,19 +474,12 @@ static int prepare_segments(struct m3_recomputing *m)
     return M3_OK;
 }
 
-static int value_segments(struct m3_recomputing *m)
-{
-    const struct segments *s = m->prepared;
-    const struct m3_vision_config *v = &m->config->vision;
-    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A, v->U);
-}
-
 static int bound_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
-    return m3_bound_attend_segments(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
-                                    v->U, &m->how);
+    return m3_bound_attend_segments(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->in[2].values, s->ends,
+                                    s->count, v->A, v->U, &m->how);
 }
 
 static int propagate_segments(struct m3_recomputing *m)
@@ -508,15 +487,14 @@ static int propagate_segments(struct m3_recomputing *m)
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
     const struct m3_attend_storage storage = storage_of(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
-    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends,
-                                        s->count, v->A, v->U, &storage);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
+    return m3_propagate_attend_segments(m->ctx, &m->spread, q->values, k->values, x->values, &q->off, &k->off, &x->off,
+                                        s->ends, s->count, v->A, v->U, &storage);
 }
 
 const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments",
     .sections = { "5.19 attend_segments" },
-    .value = value_segments,
     .roundings = 1,
     .bound = bound_segments,
     .propagate = propagate_segments,

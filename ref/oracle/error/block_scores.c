@@ -22,12 +22,6 @@ static struct m3_index dimensions(const struct m3_recomputing *m)
                               .semantics = m->setting->semantics };
 }
 
-static int value(struct m3_recomputing *m)
-{
-    const struct m3_index d = dimensions(m);
-    return m->ops->block_scores(m->ctx, m->y, m->in[0].x, m->in[1].x, &d);
-}
-
 static double factor_of(const struct m3_index *d)
 {
     return d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? 1 / sqrt((double)d->X) : 1;
@@ -131,7 +125,7 @@ int m3_bound_block_scores(struct m3_ctx *ctx, struct m3_bound *out, const double
 static int bound(struct m3_recomputing *m)
 {
     const struct m3_index d = dimensions(m);
-    return m3_bound_block_scores(m->ctx, &m->bound, m->in[0].x, m->in[1].x, &d, &m->how);
+    return m3_bound_block_scores(m->ctx, &m->bound, m->in[0].values, m->in[1].values, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -231,14 +225,13 @@ int m3_propagate_block_scores(struct m3_ctx *ctx, struct m3_spread *m, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_index d = dimensions(m);
-    const struct m3_given *q = &m->in[0], *k = &m->in[1];
-    return m3_propagate_block_scores(m->ctx, &m->spread, q->x, k->x, &q->off, &k->off, &d, m->stored[0]);
+    const struct m3_tap_values *q = &m->in[0], *k = &m->in[1];
+    return m3_propagate_block_scores(m->ctx, &m->spread, q->values, k->values, &q->off, &k->off, &d, m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_block_scores = {
     .name = "block_scores",
     .sections = { "5.8 block_scores" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 2,
@@ -251,15 +244,8 @@ const struct m3_error_operator m3_error_block_scores = {
 
 /* ---- select_blocks: ids, selected from given scores */
 
-static int select_blocks(struct m3_recomputing *m)
-{
-    const struct m3_index d = dimensions(m);
-    return m->ops->select_blocks(m->ctx, m->ids, m->in[0].x, &d);
-}
-
 const struct m3_error_operator m3_error_select_blocks = {
     .name = "select_blocks",
     .sections = { "5.9 select_blocks" },
-    .value = select_blocks,
     .by_span = 1,
 };

@@ -6,7 +6,7 @@
 
 static int value(struct m3_recomputing *m)
 {
-    memcpy(m->y, m->in[0].x, (size_t)m->count * sizeof *m->y);
+    memcpy(m->y, m->in[0].values, (size_t)m->count * sizeof *m->y);
     return M3_OK;
 }
 
@@ -25,7 +25,7 @@ static void rows(struct m3_recomputing *m)
         return;
     }
     m3_rows_of_pictures(m);
-    if (m->rows > 0) m->in[0] = (struct m3_given){ m->operands[0]->values, NULL, m->operands[0]->off, m->width };
+    if (m->rows > 0) m->in[0] = *m->operands[0], m->in[0].width = m->width;
 }
 
 const struct m3_error_operator m3_error_copy = {
@@ -65,7 +65,7 @@ static void scattered_rows(struct m3_recomputing *m)
     m->in[0].width = m->in[1].width = m->width;         /* copied later, by gather */
     for (int64_t t = 0; feature && t < c->T; t++) {
         int from = feature[t] >= 0;
-        if (m3_known_row(m->operands[from], from ? feature[t] : t) >= 0) m->numbers[m->rows++] = t;
+        if (m3_tap_values_row(m->operands[from], from ? feature[t] : t) >= 0) m->numbers[m->rows++] = t;
         else if (missing < 0) missing = t;
     }
     if (!feature || m->rows > 0) return;
@@ -81,8 +81,8 @@ static int gather(struct m3_recomputing *m)
     double *x = m3_recompute_scratch(m, m->count, sizeof *x), *off = NULL;
     for (int64_t r = 0; !m->status && r < m->rows; r++) {
         const int64_t t = m->numbers[r];
-        const struct m3_known *v = m->operands[feature[t] >= 0];
-        const int64_t at = m3_known_row(v, feature[t] >= 0 ? feature[t] : t) * H;
+        const struct m3_tap_values *v = m->operands[feature[t] >= 0];
+        const int64_t at = m3_tap_values_row(v, feature[t] >= 0 ? feature[t] : t) * H;
         memcpy(x + r * H, v->values + at, bytes);
         if (!v->off.error) continue;
         if (!off && (off = m3_recompute_scratch(m, 2 * m->count, sizeof *off)))
@@ -91,7 +91,8 @@ static int gather(struct m3_recomputing *m)
         memcpy(off + r * H, v->off.error + at, bytes);
         memcpy(off + m->count + r * H, v->off.variance + at, bytes);
     }
-    m->in[0] = (struct m3_given){ x, NULL, { off, off ? off + m->count : NULL }, H };
+    m->in[0] = (struct m3_tap_values){ .values = x, .width = H };
+    if (off) m->in[0].off = (struct m3_spread){ off, off + m->count };
     return m->status;
 }
 

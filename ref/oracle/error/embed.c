@@ -3,11 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-static int value(struct m3_recomputing *m)
-{
-    return m->ops->embed(m->ctx, m->y, m->setting->the_case->ids, m->w[0], m->rows);
-}
-
 /* Copies of stored rows: B = 0, or |y| and one step where a stored number is rounded. walk = B */
 int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids, const struct m3_weight *w, int64_t T,
                    const struct m3_arithmetic *how)
@@ -30,13 +25,12 @@ int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids,
 
 static int bound(struct m3_recomputing *m)
 {
-    const int32_t *ids = m->setting->the_case->ids;
+    const int32_t *ids = m->setting->the_case->ids + m->numbers[0];
     return m3_bound_embed(m->ctx, &m->bound, ids, m->w[0], m->rows, &m->how);
 }
 
 const struct m3_error_operator m3_error_embed = {
     .name = "embed",
     .sections = { "5.1 embed" },
-    .value = value,
     .bound = bound,
 };

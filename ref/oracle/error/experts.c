@@ -58,14 +58,14 @@ static const struct m3_expert *experts_of(const struct m3_recomputing *m)
 }
 
 /* The routing weights by which an engine multiplies the activations; NULL: it weights the outputs. */
-static const double *weights_of(const struct m3_recomputing *m) { return m->in[2].x; }
+static const double *weights_of(const struct m3_recomputing *m) { return m->in[2].values; }
 
 static int value(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const double *p = weights_of(m);
-    int status = m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows,
+    int status = m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].values, m->in[1].ids, experts_of(m), &gate, m->rows,
                                   c->E, c->K, &m->how);
     for (int64_t i = 0; p && i < m->count; i++) {
         const double weight = p[i / c->H];
@@ -119,8 +119,8 @@ static int propagate(struct m3_recomputing *m)
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = m3_mlp_storage_of(m);
     const double *p = weights_of(m);
-    int status = m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate,
-                                      m->rows, c->E, c->K, &storage);
+    int status = m3_propagate_experts(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->in[1].ids, experts_of(m),
+                                      &gate, m->rows, c->E, c->K, &storage);
     for (int64_t i = 0; p && i < m->count; i++) {
         const double weight = fabs(p[i / c->H]), y = weight > 0 ? m->y[i] / weight : 0;
         m->spread.error[i] *= weight;
@@ -153,7 +153,7 @@ static int routed_prepare(struct m3_recomputing *m)
     if (!m3_setting_weighs_first(m->setting, m->layer)) return m->status;
     double *ones = m3_recompute_scratch(m, n, sizeof *ones);
     for (int64_t i = 0; ones && i < n; i++) ones[i] = 1;
-    m->in[1].x = ones;
+    m->in[1].values = ones;
     m->in[1].off = (struct m3_spread){ NULL, NULL };
     return m->status;
 }
@@ -161,7 +161,7 @@ static int routed_prepare(struct m3_recomputing *m)
 static int routed_value(struct m3_recomputing *m)
 {
     const int64_t K = m->config->K, H = m->config->H;
-    const double *each = m->in[0].x, *p = m->in[1].x;
+    const double *each = m->in[0].values, *p = m->in[1].values;
     for (int64_t r = 0; r < m->rows; r++) {
         double *y = m->y + r * H;
         memset(y, 0, (size_t)H * sizeof *y);
@@ -192,7 +192,7 @@ int m3_bound_routed(struct m3_ctx *ctx, struct m3_bound *out, const double *each
 static int routed_bound(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
-    return m3_bound_routed(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->rows, c->K, c->H, c->routed_scaling);
+    return m3_bound_routed(m->ctx, &m->bound, m->in[0].values, m->in[1].values, m->rows, c->K, c->H, c->routed_scaling);
 }
 
 /* error = factor sum (|p| e + e_p |each| + e_p e) + u (K + 1) factor sum |p each|
@@ -226,13 +226,13 @@ int m3_propagate_routed(struct m3_ctx *ctx, struct m3_spread *out, const double 
 static int routed_propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
-    const struct m3_given *each = &m->in[0], *p = &m->in[1];
+    const struct m3_tap_values *each = &m->in[0], *p = &m->in[1];
     const double steps = (double)(c->K + 1), floor = m->floor[0] * fmax(1, fabs(c->routed_scaling));
     for (int64_t i = 0; i < m->count && floor > 0; i++) {
         m->spread.error[i] += steps * floor;
         m->spread.variance[i] += steps * floor * floor / 3;
     }
-    return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H,
+    return m3_propagate_routed(m->ctx, &m->spread, each->values, p->values, &each->off, &p->off, m->rows, c->K, c->H,
                                c->routed_scaling, m->stored[0]);
 }
 

@@ -178,7 +178,8 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
 static int value(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].x, m->w[0], m->w[1], m->w[2], &gate, m->rows, &m->how);
+    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].values, m->w[0], m->w[1], m->w[2], &gate, m->rows,
+                              &m->how);
 }
 
 /* ---- propagation: linear with storing, gated units with their chain and storing, linear */
@@ -336,7 +337,7 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = m3_mlp_storage_of(m);
-    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0], m->w[1], m->w[2], &gate,
+    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->w[0], m->w[1], m->w[2], &gate,
                                   m->rows, &storage);
 }
 

@@ -9,8 +9,6 @@
 
 enum { PIECE = 4096 };          /* elements at a time */
 
-static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->y, m->in[0].x, m->count); }
-
 /* MLX computes erf by formula 7.1.26 of Abramowitz and Stegun in float: 2.5 u for the formula, 26.5 u for the polynomial,
  * and c for exp. */
 enum { ERF = 29 };
@@ -31,7 +29,10 @@ int m3_bound_gelu(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int
     return M3_OK;
 }
 
-static int bound(struct m3_recomputing *m) { return m3_bound_gelu(m->ctx, &m->bound, m->in[0].x, m->count, &m->how); }
+static int bound(struct m3_recomputing *m)
+{
+    return m3_bound_gelu(m->ctx, &m->bound, m->in[0].values, m->count, &m->how);
+}
 
 /* |Phi(x) + x phi(x)|, also of infinities. */
 static double slope(double x)
@@ -63,13 +64,12 @@ int m3_propagate_gelu(struct m3_ctx *ctx, struct m3_spread *out, const double *x
 
 static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_gelu = {
     .name = "gelu",
     .sections = { "5.20 gelu" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 36,

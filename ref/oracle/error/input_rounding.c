@@ -58,8 +58,8 @@ void m3_round_inputs(struct m3_spread *off, const double *x, int64_t rows, int64
 /* The rows that are not recomputed belong to the tensor too. */
 static double largest_of_operand(const struct m3_recomputing *m)
 {
-    const struct m3_known *all = m->operands[0];
-    const double here = largest_of(m->in[0].x, m->rows * m->in[0].width);
+    const struct m3_tap_values *all = m->operands[0];
+    const double here = largest_of(m->in[0].values, m->rows * m->in[0].width);
     return all && all->values ? fmax(here, largest_of(all->values, all->rows * all->width)) : here;
 }
 
@@ -79,10 +79,10 @@ static int is_stored_so(const struct m3_recomputing *m, const struct m3_input_ro
 void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
 {
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, point);
-    struct m3_given *in = &m->in[0];
+    struct m3_tap_values *in = &m->in[0];
     if (is_stored_so(m, &rule)) return;
     if (rule.dtype == M3_DTYPES || !m3_recompute_own_spread(m, &in->off, m->rows * in->width)) return;
-    m3_round_inputs(&in->off, in->x, m->rows, in->width, largest_of_operand(m), &rule);
+    m3_round_inputs(&in->off, in->values, m->rows, in->width, largest_of_operand(m), &rule);
 }
 
 /* Is every weight, as it is stored, a number of a format with so small a unit roundoff? Products of codes and scales
@@ -113,7 +113,7 @@ void m3_recompute_round_weights(struct m3_recomputing *m, const struct m3_weight
     struct m3_spread *off = &m->in[0].off;
     if (u == 0 || !m3_recompute_own_spread(m, off, n)) return;
     for (int64_t i = 0; i < n; i++) {
-        const double x = fabs(m->in[0].x[i]);
+        const double x = fabs(m->in[0].values[i]);
         off->error[i] += u * (x + off->error[i]);
         off->variance[i] += u * u * x * x / 3;
     }
@@ -132,8 +132,8 @@ void m3_recompute_round_read(struct m3_recomputing *m, int i)
         m3_tap_name(name, sizeof name, tap, layer))
         return;
     const struct m3_read_rounding rule = m3_profile_read(profile, name);
-    const struct m3_known *all = m->operands[i];
-    struct m3_given *in = &m->in[i];
+    const struct m3_tap_values *all = m->operands[i];
+    struct m3_tap_values *in = &m->in[i];
     const int64_t places = m->setting->the_case->p0 + m->numbers[m->rows - 1] + 1;
     const int64_t n = (m3_is_by_row(m, i) ? m->rows : places) * in->width;
     if (rule.u == 0 || !m3_recompute_own_spread(m, &in->off, n)) return;
@@ -141,5 +141,5 @@ void m3_recompute_round_read(struct m3_recomputing *m, int i)
     for (int64_t k = 0; k < all->rows * all->width && rule.largest > 0; k++)
         scale = fmax(scale, fabs(all->values[k]) / rule.largest);
     const double u = rule.u + (rule.largest > 0 ? m3_profile_store(profile, name) : 0);
-    m3_propagate_store(&in->off, in->x, n, u, rule.floor * scale);
+    m3_propagate_store(&in->off, in->values, n, u, rule.floor * scale);
 }

@@ -2,13 +2,6 @@
 
 #include <math.h>
 
-static int value(struct m3_recomputing *m)
-{
-    const int64_t H = m->w[0]->cols;
-    return m->ops->layer_norm(m->ctx, m->y, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
-                              m->config->vision.eps);
-}
-
 /* One row. With mean m, r = 1 / sqrt(var + eps), d = |x - m|, x1 = mean |x|, a = |w| r:
  *
  *     B = a (x1 + d) + |b| + u (H r x1)^2 a d / (2 (H + 8)),  steps = H + 4 + c
@@ -50,7 +43,7 @@ int m3_bound_layer_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *
 static int bound(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
+    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].values, m->vector[0], m->vector[1], m->count / H, H,
                                m->config->vision.eps, &m->how);
 }
 
@@ -99,14 +92,13 @@ int m3_propagate_layer_norm(struct m3_ctx *ctx, struct m3_spread *out, const dou
 static int propagate(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_propagate_layer_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+    return m3_propagate_layer_norm(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->vector[0], m->count / H, H,
                                    m->config->vision.eps);
 }
 
 const struct m3_error_operator m3_error_layer_norm = {
     .name = "layer_norm",
     .sections = { "5.17 layer_norm" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 8,

@@ -19,19 +19,20 @@ static void join(double *joined, const double *e, const double *h, int64_t rows,
     }
 }
 
-/* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding. */
+/* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding, and operand 2 the hidden state. */
 static void join_operands(struct m3_recomputing *m)
 {
     const int additive = m->node->adds_input;
-    const struct m3_given e = m->in[0], h = m->in[1];
+    const struct m3_tap_values e = m->in[0], h = m->in[1];
     const int64_t H = m->config->H, n = 2 * m->rows * H;
     const int is_off = (m3_is_off(&e) && !additive) || m3_is_off(&h);
     double *x = m3_recompute_scratch(m, n, sizeof *x);
     double *spread = is_off ? m3_recompute_scratch(m, 2 * n, sizeof *spread) : NULL;
     if (m->status) return;
-    join(x, additive ? NULL : e.x, h.x, m->rows, H);
-    m->in[0] = (struct m3_given){ .x = x, .width = 2 * H };
+    join(x, additive ? NULL : e.values, h.values, m->rows, H);
+    m->in[0] = (struct m3_tap_values){ .values = x, .width = 2 * H };
     m->in[1] = e;
+    m->in[2] = (struct m3_tap_values){ .values = h.values, .width = H };
     if (!spread) return;
     join(spread, additive ? NULL : e.off.error, h.off.error, m->rows, H);
     join(spread + n, additive ? NULL : e.off.variance, h.off.variance, m->rows, H);
@@ -48,15 +49,7 @@ static int prepare(struct m3_recomputing *m)
     return m->status;
 }
 
-/* ---- value, bound, propagation. With mtp_join=additive y = e + W h: one more rounding. */
-
-static int value(struct m3_recomputing *m)
-{
-    int status = m->ops->linear(m->ctx, m->y, m->in[0].x, m->w[0], m->vector[1], m->rows);
-    const double *e = m->node->adds_input ? m->in[1].x : NULL;
-    for (int64_t i = 0; e && i < m->count; i++) m->y[i] += e[i];
-    return status;
-}
+/* ---- bound, propagation. With mtp_join=additive y = e + W h: one more rounding. */
 
 struct bounded {
     struct m3_bound *out;
@@ -101,11 +94,11 @@ int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, c
 /* The walk of an additive join is that of the linear; its reduction counts the half that is zero too. */
 static int bound(struct m3_recomputing *m)
 {
-    int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m->w[0], m->vector[1], m->rows, &m->how);
+    int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].values, m->w[0], m->vector[1], m->rows, &m->how);
     if (m->node->is_noisy && m->setting->semantics->jitter != 0) m->bound.f += 2;
     if (!m->node->adds_input) return status;
     for (int64_t i = 0; i < m->count; i++) {
-        m->bound.bound[i] += fabs(m->in[1].x[i]);
+        m->bound.bound[i] += fabs(m->in[1].values[i]);
         m->bound.walk[i] = hypot(m->bound.walk[i], m->y[i]);
     }
     m->bound.n = m->config->H;
@@ -278,9 +271,10 @@ static int propagate(struct m3_recomputing *m)
 {
     int status = m3_propagate_linear(m->ctx, &m->spread, &m->in[0].off, m->w[0], m->rows);
     if (!status && m->partials.ranks > 0)
-        status = m3_propagate_partials(m->ctx, &m->spread, m->y, m->in[0].x, &m->in[0].off, m->w[0], m->vector[1],
+        status = m3_propagate_partials(m->ctx, &m->spread, m->y, m->in[0].values, &m->in[0].off, m->w[0], m->vector[1],
                                        m->rows, &m->partials, m->how.u);
-    if (!status) m3_propagate_weight_floor(&m->spread, m->in[0].x, m->rows, m->in[0].width, m->width, m->weight_floor);
+    if (!status)
+        m3_propagate_weight_floor(&m->spread, m->in[0].values, m->rows, m->in[0].width, m->width, m->weight_floor);
     if (m->node->adds_input) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
     return status;
 }
@@ -288,7 +282,6 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_linear = {
     .name = "linear",
     .sections = { "5.4 linear" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .prepare = prepare,

@@ -8,15 +8,10 @@
 #ifndef M3_ORACLE_ERROR_PROPAGATE_H
 #define M3_ORACLE_ERROR_PROPAGATE_H
 
+#include "model/graph/values.h"
 #include "oracle/error/bounds.h"
 #include "oracle/error/profile.h"
 #include "oracle/partials/reduce.h"
-
-/* The possible errors of the elements of an array. */
-struct m3_spread {
-    double *error; /* maximum; NULL, with variance NULL: exact */
-    double *variance; /* variance of the error of a correct implementation */
-};
 
 /* Is the spread empty? NULL is empty. */
 static inline int m3_is_exact(const struct m3_spread *s) { return !s || !s->error; }

@@ -132,10 +132,10 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
     if (m->bound.suspect) part.bound.suspect += at;
     part.spread = m3_spread_from(&m->spread, at);
     for (int i = 0; i < M3_OPERANDS; i++) {
-        struct m3_given *in = &part.in[i];
-        if (!m3_is_by_row(m, i)) continue;
-        if (in->x) in->x += r * in->width;
-        if (in->ids) in->ids += r * in->width;
+        struct m3_tap_values *in = &part.in[i];
+        if (!m3_is_by_row(m, i) || !in->data) continue;
+        if (m3_tap_ids(in)) in->ids += r * in->width;
+        else in->values += r * in->width;
         in->off = m3_spread_from(&in->off, r * in->width);
     }
     return part;
@@ -160,6 +160,43 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
         m->bound.n = part.bound.n, m->bound.f = part.bound.f;
         m3_scratch_release(m->ctx, mark);
     }
+}
+
+int m3_recompute_stage(struct m3_recomputing *m, struct m3_tap_request *r, int64_t first)
+{
+    const struct m3_case *c = m->setting->the_case;
+    const struct m3_request how = { .ids = c->ids ? c->ids + first : NULL,
+                                    .positions = c->positions,
+                                    .seen = c->seen,
+                                    .shift = c->shift,
+                                    .pictures = &c->pictures,
+                                    .semantics = m->setting->semantics,
+                                    .linear = m->ctx->linear,
+                                    .threads = m->ctx->threads };
+    r->how = &how;
+    r->layer = m->layer;
+    r->p0 = c->p0 + first;
+    r->failure = &m->ctx->failure;
+    return m->status ? m->status : m3_engine_f64()->tap(m->setting->model, r, NULL);
+}
+
+/* The value of a tap by the engine's own stage. Where the stage makes two taps, the other one goes to scratch memory. */
+static int value(struct m3_recomputing *m)
+{
+    const enum m3_tap tap = m3_computed_with(m->tap), beside = m3_computed_beside(tap);
+    const int is_beside = tap != m->tap, joined = m->tap == M3_TAP_MTP_EH_PROJ;
+    void *y = m->y ? (void *)m->y : m->ids, *other = NULL;
+    if (beside < M3_TAPS)
+        other = m3_recompute_scratch(m, m->rows * m3_tap_width(m->setting, is_beside ? tap : beside, m->layer),
+                                     sizeof(double));
+    struct m3_tap_request r = { .tap = tap,
+                                .rows = m->rows,
+                                .places = m->setting->the_case->p0 + m3_tap_rows(m->setting, m->tap, m->layer),
+                                .y = is_beside ? other : y,
+                                .second = is_beside ? y : other };
+    /* The operands of eh_proj are behind what is joined of them. */
+    for (int i = 0; i < M3_TAP_INPUTS; i++) r.in[i] = m->in[joined + i].data;
+    return m3_recompute_stage(m, &r, m->numbers[0]);
 }
 
 static void propagate(struct m3_recomputing *m)
@@ -205,7 +242,7 @@ static void results(struct m3_recomputing *m)
     const size_t count = (size_t)m->count + 1;
     const int ids = m3_tap_table[m->tap].kind != M3_KIND_REALS;
     int short_of = 0;
-    out->y.rows = m->rows, out->y.width = m->width;
+    out->y = (struct m3_tap_values){ .tap = m->tap, .layer = m->layer, .rows = m->rows, .width = m->width };
     if (m->rows < m3_tap_rows(m->setting, m->tap, m->layer)) {
         int64_t *numbers = malloc((size_t)m->rows * sizeof *numbers);
         if (numbers) memcpy(numbers, m->numbers, (size_t)m->rows * sizeof *numbers);
@@ -223,7 +260,7 @@ static void results(struct m3_recomputing *m)
         if (m->op->has_suspect) short_of |= !(out->suspect = m3_room(count, sizeof *out->suspect));
     }
     if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y.values);
-    m->y = out->y.values, m->ids = out->y.ids;
+    m->y = ids ? NULL : out->y.values, m->ids = ids ? out->y.ids : NULL;
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
@@ -253,17 +290,17 @@ static void allow(struct m3_recomputing *m)
     call(m, m->op->bound);
     propagate(m);
     m->out->n = m->bound.n, m->out->f = m->bound.f;
-    if (m->out->y.values) store(m);
+    if (m->y) store(m);
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_known *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
+                 const struct m3_tap_values *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 struct m3_error *error)
 {
     const struct m3_node *node = m3_graph_node(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
     struct m3_recomputing m = { .setting = setting,
                                 .config = &setting->model->config,
-                                .ops = m3_engine_f64()->ops,
                                 .ctx = setting->ctx,
                                 .tap = tap,
                                 .layer = layer,
@@ -286,7 +323,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
         results(&m);
         expand_vectors(&m);
         if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));
-        call(&m, setting->instead ? setting->instead : m.op->value);
+        call(&m, setting->instead ? setting->instead : m.op->value ? m.op->value : value);
         if (!setting->instead) allow(&m);
     }
     m3_scratch_release(setting->ctx, mark);
@@ -295,7 +332,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 
 void m3_recomputed_free(struct m3_recomputed *out)
 {
-    m3_known_free(&out->y);
+    m3_tap_values_free(&out->y);
     free(out->bound);
     free(out->walk);
     free(out->suspect);

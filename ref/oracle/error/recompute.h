@@ -10,27 +10,6 @@
 #include "oracle/error/profile.h"
 #include "oracle/error/propagate.h"
 
-/* Rows of a tap as far as they are known, in double. */
-struct m3_known {
-    double *values;                 /* [rows,width]; NULL for ids */
-    int32_t *ids;                   /* [rows,width] of choices and counts, -2 for what I32 does not hold; NULL
-                                     * for floats */
-    struct m3_spread off;           /* of a coarser dump, or of a tap that was itself recomputed */
-    int64_t rows, width;
-    int64_t *numbers;               /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and
-                                     * values after cached places have those too: rows -p0 .. -1 */
-    unsigned char *usable;          /* [rows] an operator can read the row; NULL: any */
-};
-
-/* Frees the arrays. */
-void m3_known_free(struct m3_known *known);
-/* The index of row `number` of the call among `rows` rows with these numbers, ascending, NULL: from 0 on; -1: none. */
-int64_t m3_row_index(const int64_t *numbers, int64_t rows, int64_t number);
-static inline int64_t m3_known_row(const struct m3_known *known, int64_t number)
-{
-    return m3_row_index(known->numbers, known->rows, number);
-}
-
 struct m3_recomputing;          /* private/recompute.h */
 /* Fills y of a tap with something else: parameters/private/derivatives.h. */
 typedef int m3_recompute_instead(struct m3_recomputing *m);
@@ -68,7 +47,7 @@ struct m3_setting {
 };
 
 struct m3_recomputed {
-    struct m3_known y;              /* its values or selections; `off`, if any, is from storage points and the
+    struct m3_tap_values y;              /* its values or selections; `off`, if any, is from storage points and the
                                      * operands */
     double *bound, *walk, *suspect; /* as in bounds.h; suspect is NULL except for attention */
     int64_t n, f;
@@ -81,7 +60,7 @@ struct m3_recomputed {
  * operands are not sufficient; M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. Call
  * m3_recomputed_free after any of them. */
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_known *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 const struct m3_tap_values *const operands[M3_OPERANDS], int64_t first, int64_t end,
                  struct m3_error *error);
 void m3_recomputed_free(struct m3_recomputed *out);
 
@@ -115,15 +94,14 @@ int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t l
 struct m3_trace;
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
 void m3_trace_free(struct m3_trace *trace); /* NULL is fine */
-/* The profile's rounding of the dump adds to value->off. */
-int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_known *value,
-                 struct m3_error *error);
+/* Rows that are not `usable`, or not of the call, are left out; the profile's rounding of the dump adds to value->off. */
+int m3_trace_put(struct m3_trace *trace, const struct m3_tap_values *value, struct m3_error *error);
 /* The same without a copy: the arrays, from malloc, become the trace's, also on failure; *value is empty afterwards. */
-int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_known *value,
-                  struct m3_error *error);
+int m3_trace_take(struct m3_trace *trace, struct m3_tap_values *value, struct m3_error *error);
 /* A tap that was put is not asked for any more: what it was the last to read is dropped. Once for each tap. */
 void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer);
-const struct m3_known *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
+const struct m3_tap_values *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap,
+                                         int64_t layer); /* NULL: unknown */
 /* Recomputes the tap from the known taps. An unknown operand is recomputed first and kept with its possible error; but
  * not in a layer or module, other than this tap's, of which no float tap was put. Values that no later tap of this
  * call can read are dropped as the trace advances from layer to layer. */

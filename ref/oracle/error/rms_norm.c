@@ -23,11 +23,13 @@ static int prepare(struct m3_recomputing *m)
     return m->status;
 }
 
+/* Not by the engine's stage, which reads the model's weights: these may be those of a hypothesis. */
 static int value(struct m3_recomputing *m)
 {
+    const struct m3_ops *ops = m3_engine_f64()->ops;
     const int64_t H = m->w[0]->cols;            /* heads are normalised separately */
-    return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->y, m->in[0].x, m->vector[0],
-                                                                               m->count / H, H, m->config->eps);
+    return (m->config->gemma_norm ? ops->rms_norm : ops->rms_norm_plain)(m->ctx, m->y, m->in[0].values, m->vector[0],
+                                                                         m->count / H, H, m->config->eps);
 }
 
 /* A square root halves relative errors, hence half those of the sum.
@@ -59,7 +61,7 @@ int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x,
 static int bound(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->count / H, H, m->config->eps,
+    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].values, m->vector[0], m->count / H, H, m->config->eps,
                              m->config->gemma_norm != 0, &m->how);
 }
 
@@ -109,7 +111,7 @@ static int propagate(struct m3_recomputing *m)
                            floor);
     }
     if (m->stored[1] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[1], 0);      /* of 1 + w */
-    return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+    return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->vector[0], m->count / H, H,
                                  m->config->eps, m->config->gemma_norm != 0);
 }
 

@@ -5,7 +5,7 @@
 #include "base/minmax.h"
 #include "ops/math.h"
 
-/* The exact cosines and sines, and the possible error of each angle: [rows,R/2] each. */
+/* The exact cosines and sines, which the engine's stage reads too, and the possible error of each angle: [rows,R/2]. */
 struct tables {
     double *cos, *sin, *error;
     int64_t D, R;
@@ -17,6 +17,7 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
     struct tables *t = m3_recompute_scratch(m, 1, sizeof *t);
     double *memory = m3_recompute_scratch(m, 3 * n, sizeof *memory);
     if (!m->status) *t = (struct tables){ memory, memory + n, memory + 2 * n, D, R };
+    m->in[1].values = memory, m->in[2].values = memory + n;
     return m->prepared = t;
 }
 
@@ -107,12 +108,6 @@ static int prepare_3d(struct m3_recomputing *m)
     return m3_bound_angles_3d(m->ctx, t->cos, t->sin, t->error, places, m->rows, t->R, v->rope_theta, &m->how);
 }
 
-static int value(struct m3_recomputing *m)
-{
-    const struct tables *t = m->prepared;
-    return m->ops->rope(m->ctx, m->y, m->in[0].x, t->cos, t->sin, m->rows, m->width / t->D, t->D, t->R);
-}
-
 /* B = |x_a cos| + |x_b sin| + e hypot(x_a, x_b) / (3 u),  steps = 3,  walk^2 = 3 B^2;  copied channels: 0
  *
  * The angle's error e grows with the position, as expected of a correct implementation. */
@@ -144,8 +139,8 @@ int m3_bound_rope(struct m3_ctx *ctx, struct m3_bound *out, const double *x, con
 static int bound(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
-    return m3_bound_rope(m->ctx, &m->bound, m->in[0].x, t->cos, t->sin, t->error, m->rows, m->width / t->D, t->D, t->R,
-                         &m->how);
+    return m3_bound_rope(m->ctx, &m->bound, m->in[0].values, t->cos, t->sin, t->error, m->rows, m->width / t->D, t->D,
+                         t->R, &m->how);
 }
 
 /* y = x_a c + x_b s (s with its sign): errors of the inputs and the table, and of two products and a sum. */
@@ -188,7 +183,7 @@ int m3_propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x
 /* Half the smallest steps of the formats of cosine and sine, and of the products. */
 static void propagate_floors(struct m3_recomputing *m, int64_t D, int64_t R)
 {
-    const double turn = m->floor[0], product = m->floor[1], *x = m->in[0].x;
+    const double turn = m->floor[0], product = m->floor[1], *x = m->in[0].values;
     for (int64_t i = 0; i < m->count && (turn > 0 || product > 0); i++) {
         const int64_t c = i % D, half = R / 2, other = c < half ? i + half : i - half;
         if (c >= R) continue;
@@ -202,14 +197,13 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
     propagate_floors(m, t->D, t->R);
-    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D,
-                             t->D, t->R, m->stored[0], m->stored[1]);
+    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, t->cos, t->sin, m->rows,
+                             m->width / t->D, t->D, t->R, m->stored[0], m->stored[1]);
 }
 
 const struct m3_error_operator m3_error_rope = {
     .name = "rope",
     .sections = { "5.6 rope" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 3,
@@ -221,7 +215,6 @@ const struct m3_error_operator m3_error_rope = {
 const struct m3_error_operator m3_error_rope_3d = {
     .name = "rope_3d",
     .sections = { "5.6 rope" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 3,

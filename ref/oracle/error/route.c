@@ -13,7 +13,7 @@ int m3_check_experts(struct m3_ctx *ctx, const int32_t *ids, int64_t count, int6
 static int value(struct m3_recomputing *m)
 {
     const int64_t K = m->config->K, E = m->config->E;
-    const double *s = m->in[0].x;
+    const double *s = m->in[0].values;
     const int32_t *ids = m->in[1].ids;
     if (m3_check_experts(m->ctx, ids, m->count, E, K)) return M3_BAD_INPUT;
     for (int64_t r = 0; r < m->rows; r++) {
@@ -46,7 +46,7 @@ int m3_bound_route(struct m3_ctx *ctx, struct m3_bound *out, const double *s, co
 
 static int bound(struct m3_recomputing *m)
 {
-    return m3_bound_route(m->ctx, &m->bound, m->in[0].x, m->in[1].ids, m->rows, m->config->E, m->config->K);
+    return m3_bound_route(m->ctx, &m->bound, m->in[0].values, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
 /* One row: p_k = s_k / S. With E' the errors of the other selected scores, exactly
@@ -82,9 +82,10 @@ int m3_propagate_route(struct m3_ctx *ctx, struct m3_spread *out, const double *
 
 static int propagate(struct m3_recomputing *m)
 {
-    const struct m3_given *s = &m->in[0];
+    const struct m3_tap_values *s = &m->in[0];
     if (m->stored[0] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[0], 0);      /* of the sum */
-    return m3_propagate_route(m->ctx, &m->spread, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
+    return m3_propagate_route(m->ctx, &m->spread, s->values, &s->off, m->in[1].ids, m->rows, m->config->E,
+                              m->config->K);
 }
 
 const struct m3_error_operator m3_error_route = {
@@ -99,17 +100,8 @@ const struct m3_error_operator m3_error_route = {
 
 /* ---- the ids themselves, selected from given scores */
 
-static int select_experts(struct m3_recomputing *m)
-{
-    const struct m3_config *c = m->config;
-    double *p = m3_recompute_scratch(m, m->count, sizeof *p);
-    if (m->status) return m->status;
-    return m->ops->route(m->ctx, m->ids, p, m->in[0].x, m->vector[0], m->rows, c->E, c->K);
-}
-
 const struct m3_error_operator m3_error_select_experts = {
     .name = "route",
     .sections = { "5.14 route" },
-    .value = select_experts,
     .points = { "moe.experts.sum" },
 };

@@ -5,18 +5,6 @@
 
 #include "base/minmax.h"
 
-int64_t m3_row_index(const int64_t *numbers, int64_t rows, int64_t number)
-{
-    int64_t low = 0, high = rows;
-    if (!numbers) return number >= 0 && number < rows ? number : -1;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (numbers[middle] < number) low = middle + 1;
-        else high = middle;
-    }
-    return low < rows && numbers[low] == number ? low : -1;
-}
-
 int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
 {
     int64_t end = i + 1;
@@ -40,46 +28,43 @@ static void say_missing(struct m3_recomputing *m, int i, int64_t first, int64_t 
 
 void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, int64_t end)
 {
-    const struct m3_known *v = m->operands[i];
+    const struct m3_tap_values *v = m->operands[i];
     int64_t last = first;
-    while (v && last + 1 < end && m3_known_row(v, last + 1) < 0) last++;
+    while (v && last + 1 < end && m3_tap_values_row(v, last + 1) < 0) last++;
     say_missing(m, i, first, last);
 }
 
-/* Copies the rows of operand i that rows [rows] of the tap read, side by side. Places without a token are zeros. */
+static void put_row(void *to, const void *from, int64_t row, size_t bytes)
+{
+    if (row < 0) memset(to, 0, bytes);
+    else memcpy(to, (const char *)from + (size_t)row * bytes, bytes);
+}
+
+/* The rows of operand i that rows [rows] of the tap read, side by side: where they are, or copied. Places without a token
+ * are zeros. */
 static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t rows)
 {
-    const struct m3_known *v = m->operands[i];
-    struct m3_given *given = &m->in[i];
-    const int64_t width = given->width = v->width;
-    const size_t bytes = (size_t)width * sizeof(double);
-    int64_t first = rows > 0 ? m3_known_row(v, from[0]) : 0, together = first >= 0;
-    for (int64_t r = 0; r < rows && together; r++) together = m3_known_row(v, from[r]) == first + r;
+    const struct m3_tap_values *v = m->operands[i];
+    const int64_t width = v->width;
+    const size_t size = m3_tap_number_bytes(v->tap, sizeof(double)), bytes = (size_t)width * size;
+    struct m3_tap_values *in = &m->in[i];
+    int64_t first = rows > 0 ? m3_tap_values_row(v, from[0]) : 0, together = first >= 0;
+    for (int64_t r = 0; r < rows && together; r++) together = m3_tap_values_row(v, from[r]) == first + r;
+    *in = (struct m3_tap_values){ .tap = v->tap, .layer = v->layer, .rows = rows, .width = width };
     if (together) {
-        given->x = v->values ? v->values + first * width : NULL;
-        given->ids = v->ids ? v->ids + first * width : NULL;
-        if (v->off.error)
-            given->off = (struct m3_spread){ v->off.error + first * width, v->off.variance + first * width };
+        in->data = (char *)v->data + (size_t)first * bytes;
+        in->off = m3_spread_from(&v->off, first * width);
         return;
     }
-    double *x = v->values ? m3_recompute_scratch(m, rows * width, sizeof *x) : NULL;
     double *error = v->off.error ? m3_recompute_scratch(m, 2 * rows * width, sizeof *error) : NULL;
-    int32_t *ids = v->ids ? m3_recompute_scratch(m, rows * width, sizeof *ids) : NULL;
-    if (m->status) return;
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t row = m3_known_row(v, from[r]), at = row * width, to = r * width;
-        if (row < 0) {
-            if (x) memset(x + to, 0, bytes);
-            if (error) memset(error + to, 0, bytes);
-            if (error) memset(error + rows * width + to, 0, bytes);
-            continue;
-        }
-        if (x) memcpy(x + to, v->values + at, bytes);
-        if (ids) memcpy(ids + to, v->ids + at, (size_t)width * sizeof *ids);
-        if (error) memcpy(error + to, v->off.error + at, bytes);
-        if (error) memcpy(error + rows * width + to, v->off.variance + at, bytes);
+    in->data = m3_recompute_scratch(m, rows * width, size);
+    if (error) in->off = (struct m3_spread){ error, error + rows * width };
+    for (int64_t r = 0; r < rows && !m->status; r++) {
+        const int64_t row = m3_tap_values_row(v, from[r]), to = r * width;
+        put_row((char *)in->data + (size_t)r * bytes, v->data, row, bytes);
+        if (error) put_row(in->off.error + to, v->off.error, row, (size_t)width * sizeof *error);
+        if (error) put_row(in->off.variance + to, v->off.variance, row, (size_t)width * sizeof *error);
     }
-    *given = (struct m3_given){ x, ids, { error, error ? error + rows * width : NULL }, width };
 }
 
 /* The row of operand i that is read by row `number` of a tap that works row by row. */
@@ -120,12 +105,13 @@ static void rows_below(struct m3_recomputing *m, int64_t below)
     for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
         int all = 1;
         for (int i = 0; i < M3_OPERANDS && all; i++)
-            if (has_operand(m, i) && m3_is_by_row(m, i)) all = m3_known_row(m->operands[i], reads(m, i, number)) >= 0;
+            if (has_operand(m, i) && m3_is_by_row(m, i))
+                all = m3_tap_values_row(m->operands[i], reads(m, i, number)) >= 0;
         if (all) m->numbers[m->rows++] = number;
     }
     for (int i = 0; i < M3_OPERANDS && m->rows == 0; i++)
         for (int64_t number = 0; has_operand(m, i) && m3_is_by_row(m, i) && number < rows; number++)
-            if (m3_known_row(m->operands[i], reads(m, i, number)) < 0)
+            if (m3_tap_values_row(m->operands[i], reads(m, i, number)) < 0)
                 m3_recompute_missing_rows(m, i, reads(m, i, number), reads(m, i, rows));
 }
 
@@ -136,7 +122,7 @@ static int64_t places_of(const struct m3_recomputing *m, int i)
 {
     const int64_t p0 = m->setting->the_case->p0;
     int64_t end = m->setting->the_case->shift - p0;
-    while (m3_known_row(m->operands[i], end) >= 0) end++;
+    while (m3_tap_values_row(m->operands[i], end) >= 0) end++;
     return end + p0;
 }
 
@@ -162,10 +148,10 @@ void m3_rows_with_keys(struct m3_recomputing *m)
 void m3_rows_of_pictures(struct m3_recomputing *m)
 {
     for (int i = 0; i < M3_OPERANDS && !m->out->missing[0]; i++) {
-        const struct m3_known *v = m->operands[i];
+        const struct m3_tap_values *v = m->operands[i];
         int64_t end = v ? m->setting->the_case->pictures.P : 0;
         for (int64_t number = 0; number < end && !m->out->missing[0]; number++)
-            if (m3_known_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
+            if (m3_tap_values_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
     }
     if (m->out->missing[0]) return;
     m->rows = m3_tap_rows(m->setting, m->tap, m->layer);
@@ -183,14 +169,14 @@ static int has_all_operands(struct m3_recomputing *m)
 static void zero_embeddings(struct m3_recomputing *m)
 {
     const int64_t H = m->config->H, *positions = m->setting->the_case->positions;
-    struct m3_given *e = &m->in[0];
+    struct m3_tap_values *e = &m->in[0];
     if (m->node->shift == 0 || m->setting->semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return;
     double *x = m3_recompute_scratch(m, m->rows * H, sizeof *x);
     if (!x) return;
-    memcpy(x, e->x, (size_t)(m->rows * H) * sizeof *x);
+    memcpy(x, e->values, (size_t)(m->rows * H) * sizeof *x);
     for (int64_t r = 0; r < m->rows; r++)
         if (positions[m->numbers[r]] == 0) memset(x + r * H, 0, (size_t)H * sizeof *x);
-    e->x = x;
+    e->values = x;
 }
 
 void m3_recompute_choose_rows(struct m3_recomputing *m)

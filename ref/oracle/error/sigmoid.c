@@ -8,8 +8,6 @@
 
 enum { PIECE = 4096 };          /* elements at a time */
 
-static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
-
 /* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 instead of s if the scores may come from a tanh. */
 int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
                      const struct m3_arithmetic *how)
@@ -28,7 +26,7 @@ int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, 
 
 static int bound(struct m3_recomputing *m)
 {
-    return m3_bound_sigmoid(m->ctx, &m->bound, m->in[0].x, m->count, &m->how);
+    return m3_bound_sigmoid(m->ctx, &m->bound, m->in[0].values, m->count, &m->how);
 }
 
 static double slope(double x)
@@ -53,13 +51,12 @@ int m3_propagate_sigmoid(struct m3_ctx *ctx, struct m3_spread *out, const double
 
 static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].values, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_sigmoid = {
     .name = "sigmoid",
     .sections = { "5.13 sigmoid" },
-    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 6,

@@ -11,7 +11,7 @@ struct slot {
     int64_t layer;
     int64_t group;                  /* index of the first tap of its layer */
     int64_t sum;                    /* slot of the sum that it may read before it is rounded; -1 */
-    struct m3_known value;          /* with its own memory; rows 0: not known */
+    struct m3_tap_values value;          /* with its own memory; rows 0: not known */
     int is_given, is_known;         /* was put by the caller; is known at present */
     int64_t readers;                /* taps that read it and may still be asked for */
 };
@@ -63,16 +63,9 @@ static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
     return slot_of(t, tap, layer);
 }
 
-void m3_known_free(struct m3_known *known)
-{
-    void *all[] = { known->values, known->ids, known->off.error, known->off.variance, known->numbers, known->usable };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-    *known = (struct m3_known){ 0 };
-}
-
 static void forget(struct slot *s)
 {
-    m3_known_free(&s->value);
+    m3_tap_values_free(&s->value);
     s->is_known = 0;
 }
 
@@ -156,20 +149,12 @@ void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer)
     if (trace->slots[at].readers == 0) forget(&trace->slots[at]);
 }
 
-static void *copy(const void *from, int64_t count, size_t size, int *short_of)
-{
-    void *to = from ? malloc((size_t)count * size + 1) : NULL;
-    if (to) memcpy(to, from, (size_t)count * size);
-    *short_of |= from && !to;
-    return to;
-}
-
 /* Adds the rounding of the dump to a tap that was used at a finer precision than it was dumped. */
-static int add_dump_rounding(struct m3_known *value, const char *name, double u, struct m3_error *error)
+static int add_dump_rounding(struct m3_tap_values *value, const char *name, double u, struct m3_error *error)
 {
     const int64_t n = value->rows * value->width;
     struct m3_spread *off = &value->off;
-    if (u == 0 || !value->values) return M3_OK;
+    if (u == 0 || !m3_tap_doubles(value)) return M3_OK;
     if (!off->error) off->error = calloc((size_t)n + 1, sizeof(double));
     if (!off->variance) off->variance = calloc((size_t)n + 1, sizeof(double));
     if (!off->error || !off->variance) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
@@ -179,18 +164,36 @@ static int add_dump_rounding(struct m3_known *value, const char *name, double u,
     return M3_OK;
 }
 
-int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_known *value,
-                  struct m3_error *error)
+/* Leaves the rows of the call that an operator can read. */
+static void drop_unusable(struct m3_tap_values *v, int64_t all)
 {
-    const int64_t at = slot_of(trace, tap, layer);
-    struct m3_known own = *value;
+    const size_t bytes = (size_t)v->width * m3_tap_number_bytes(v->tap, sizeof(double));
+    int64_t rows = 0;
+    for (int64_t r = 0; r < v->rows; r++) {
+        if (!v->usable[r] || v->numbers[r] >= all) continue;
+        memmove((char *)v->data + (size_t)rows * bytes, (char *)v->data + (size_t)r * bytes, bytes);
+        v->numbers[rows++] = v->numbers[r];
+    }
+    v->rows = rows;
+    free(v->usable);
+    v->usable = NULL;
+    if (rows != all) return;
+    free(v->numbers);
+    v->numbers = NULL;
+}
+
+int m3_trace_take(struct m3_trace *trace, struct m3_tap_values *value, struct m3_error *error)
+{
+    const int64_t at = slot_of(trace, value->tap, value->layer);
+    struct m3_tap_values own = *value;
     char name[96] = "";
-    *value = (struct m3_known){ 0 };
-    m3_tap_name(name, sizeof name, tap, layer);
+    *value = (struct m3_tap_values){ 0 };
+    m3_tap_name(name, sizeof name, own.tap, own.layer);
     if (at < 0) {
-        m3_known_free(&own);
+        m3_tap_values_free(&own);
         return m3_fail(error, M3_INTERNAL, "%s: got a value for it, expected a tap that this call makes", name);
     }
+    if (own.usable) drop_unusable(&own, m3_tap_rows(&trace->setting, own.tap, own.layer));
     struct slot *s = &trace->slots[at];
     int status = move_on(trace, s->group, error);
     forget(s);
@@ -201,36 +204,26 @@ int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct
     return status;
 }
 
-int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_known *value,
-                 struct m3_error *error)
+int m3_trace_put(struct m3_trace *trace, const struct m3_tap_values *value, struct m3_error *error)
 {
-    const int64_t n = value->rows * value->width;
-    struct m3_known own = *value;
-    int short_of = 0;
-    own.values = copy(value->values, n, sizeof *value->values, &short_of);
-    own.ids = copy(value->ids, n, sizeof *value->ids, &short_of);
-    own.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
-    own.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
-    own.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
-    own.usable = copy(value->usable, value->rows, 1, &short_of);
-    if (!short_of) return m3_trace_take(trace, tap, layer, &own, error);
-    m3_known_free(&own);
-    return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)n * sizeof(double));
+    struct m3_tap_values own;
+    const int status = m3_tap_values_copy(&own, value, error);
+    return status ? status : m3_trace_take(trace, &own, error);
 }
 
-const struct m3_known *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
+const struct m3_tap_values *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
 {
     const int64_t at = slot_of(trace, tap, layer);
     return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
 }
 
 /* A recomputed tap, whose memory it takes over: known up to its own allowance. */
-static struct m3_known value_of(const struct m3_trace *t, struct m3_recomputed *y)
+static struct m3_tap_values value_of(const struct m3_trace *t, struct m3_recomputed *y)
 {
     const int64_t n = y->y.rows * y->y.width;
     const struct m3_bound bound = { .bound = y->bound, .walk = y->walk, .n = y->n, .f = y->f };
-    struct m3_known value = y->y;
-    y->y = (struct m3_known){ .off = value.off };
+    struct m3_tap_values value = y->y;
+    y->y = (struct m3_tap_values){ .off = value.off };
     value.off = (struct m3_spread){ NULL, NULL };
     if (!y->bound) return value;
     value.off = (struct m3_spread){ y->bound, y->walk };
@@ -267,9 +260,10 @@ struct asked {
 };
 
 /* The sum of a norm before its rounding, of the sum's known terms. Returns 0 in *is_made if one is not known. */
-static int unrounded_sum(struct m3_known *value, int *is_made, struct m3_trace *t, int64_t sum, struct m3_error *error)
+static int unrounded_sum(struct m3_tap_values *value, int *is_made, struct m3_trace *t, int64_t sum,
+                         struct m3_error *error)
 {
-    const struct m3_known *terms[M3_OPERANDS] = { NULL };
+    const struct m3_tap_values *terms[M3_OPERANDS] = { NULL };
     struct m3_setting setting = t->setting;
     struct m3_recomputed made = { 0 };
     int status = M3_OK, known = 1;
@@ -291,25 +285,18 @@ static int unrounded_sum(struct m3_known *value, int *is_made, struct m3_trace *
 }
 
 /* The stored sum, and its rounding as a spread: the sum before it was rounded is within. */
-static int widened_sum(struct m3_known *value, const struct m3_trace *t, int64_t sum, struct m3_error *error)
+static int widened_sum(struct m3_tap_values *value, const struct m3_trace *t, int64_t sum, struct m3_error *error)
 {
     const struct slot *s = &t->slots[sum];
-    const int64_t n = s->value.rows * s->value.width;
     char name[96] = "";
-    int short_of = 0;
     m3_tap_name(name, sizeof name, s->tap, s->layer);
-    *value = s->value;
-    value->values = copy(s->value.values, n, sizeof *value->values, &short_of);
-    value->off.error = copy(s->value.off.error, n, sizeof *value->off.error, &short_of);
-    value->off.variance = copy(s->value.off.variance, n, sizeof *value->off.variance, &short_of);
-    value->numbers = copy(s->value.numbers, value->rows, sizeof *value->numbers, &short_of);
-    value->usable = NULL;
-    if (short_of) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    const int status = m3_tap_values_copy(value, &s->value, error);
+    if (status) return status;
     return add_dump_rounding(value, name, m3_profile_store(t->setting.profile, name), error);
 }
 
 /* What a norm may have read where its sum was given: as `asked` says for the requested tap, any of both for others. */
-static int read_sum(struct m3_known *value, struct m3_trace *t, int64_t at, const struct asked *asked,
+static int read_sum(struct m3_tap_values *value, struct m3_trace *t, int64_t at, const struct asked *asked,
                     struct m3_error *error)
 {
     const int64_t sum = t->slots[at].sum;
@@ -323,8 +310,8 @@ static int read_sum(struct m3_known *value, struct m3_trace *t, int64_t at, cons
 static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
                      struct m3_error *error)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { NULL };
-    struct m3_known sum = { 0 };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { NULL };
+    struct m3_tap_values sum = { 0 };
     *out = (struct m3_recomputed){ 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
         const int64_t from = operand_of(t, at, i);
@@ -348,7 +335,7 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     if (!status)
         status = m3_recompute(out, &setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
                               whole ? INT64_MAX : asked->end, error);
-    m3_known_free(&sum);
+    m3_tap_values_free(&sum);
     return status;
 }
 

@@ -18,7 +18,8 @@ static int keep(struct m3_explaining *e, enum m3_tap tap, int64_t layer, int64_t
 {
     if (find(e, tap, layer)) return M3_OK;
     struct m3_tap_values *kept = &e->kept[e->kept_count];
-    *kept = (struct m3_tap_values){ tap, layer, first, rows, m3_tap_width(&e->setting, tap, layer), NULL, 0 };
+    *kept = (struct m3_tap_values){ .tap = tap, .layer = layer, .first = first, .rows = rows };
+    kept->width = m3_tap_width(&e->setting, tap, layer);
     kept->data = calloc((size_t)(rows * kept->width) + 1, size_of(tap));
     if (!kept->data) return m3_fail_memory(e->error, m3_tap_table[tap].name, (size_t)(rows * kept->width));
     e->kept_count++;

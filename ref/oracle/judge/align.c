@@ -3,9 +3,12 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "model/taps.h"
+#include "base/context.h"
+#include "base/room.h"
+#include "model/graph/values.h"
 
 int m3_holds_ids(const struct m3_tensor *tensor) { return tensor->dtype == M3_I32 || tensor->dtype == M3_I64; }
 
@@ -29,6 +32,50 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
     int32_t id;
     memcpy(&id, (const char *)ids->data + index * (int64_t)sizeof id, sizeof id);
     return id;
+}
+
+/* Counts are read, and compared, as numbers. */
+static size_t number_bytes(enum m3_tap tap)
+{
+    return m3_tap_table[tap].kind == M3_KIND_CHOICES ? sizeof(int32_t) : sizeof(double);
+}
+
+/* Reads row `at` of the tensor as row r. Can an operator read it? */
+static int read_row(struct m3_tap_values *v, const struct m3_tensor *t, int64_t r, int64_t at)
+{
+    const int64_t width = v->width;
+    const struct m3_weight rows = { .data = t->data, .dtype = t->dtype, .rows = t->shape[0], .cols = width };
+    double *to = v->values + r * width;
+    int64_t usable = 0;
+    if (m3_tap_table[v->tap].kind == M3_KIND_CHOICES) {
+        for (int64_t i = 0; i < width; i++) {
+            const int64_t id = m3_id_at(t, at * width + i);
+            v->ids[r * width + i] = id == (int32_t)id ? (int32_t)id : -2;
+        }
+        return 1;
+    }
+    m3_expand_f64(to, &rows, at, 0, width);
+#pragma omp simd reduction(+ : usable)
+    for (int64_t i = 0; i < width; i++) usable += fabs(to[i]) <= (double)FLT_MAX;
+    for (int64_t i = 0; i < width && usable < width; i++)
+        if (!m3_is_operand(to[i], v->tap)) return 0;
+    return 1;
+}
+
+int m3_read_rows(struct m3_tap_values *v, const struct m3_tensor *t, const int64_t *at, const int64_t *numbers,
+                 const struct m3_ctx *ctx, struct m3_error *error)
+{
+    const size_t count = (size_t)(v->rows * v->width), size = number_bytes(v->tap);
+    v->data = m3_room(count + 1, size);
+    v->numbers = malloc(((size_t)v->rows + 1) * sizeof *v->numbers);
+    v->usable = malloc((size_t)v->rows + 1);
+    if (!v->data || !v->numbers || !v->usable) return m3_fail_memory(error, m3_tap_table[v->tap].name, count * size);
+#pragma omp parallel for num_threads(m3_team(ctx, v->rows * v->width))
+    for (int64_t r = 0; r < v->rows; r++) {
+        v->numbers[r] = numbers ? numbers[r] : r;
+        v->usable[r] = (unsigned char)read_row(v, t, r, at ? at[r] : r);
+    }
+    return M3_OK;
 }
 
 int64_t m3_most_ids(const struct m3_tensor *sets)

@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "io/safetensors.h"
 
+struct m3_ctx;
+struct m3_tap_values;
 struct m3_taint;
 struct m3_logits;
 
@@ -54,6 +56,11 @@ int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32,
  * scores of blocks may be -inf. */
 int m3_is_operand(double x, int tap);
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */
+
+/* Reads values->rows rows of a tensor in the tap's shape: rows `at` (NULL: in order), which are rows `numbers` of the
+ * call, ascending (NULL: in order). The caller frees the values, also on failure. M3_INTERNAL. */
+int m3_read_rows(struct m3_tap_values *values, const struct m3_tensor *tensor, const int64_t *at,
+                 const int64_t *numbers, const struct m3_ctx *ctx, struct m3_error *error);
 
 /* Returns NULL, or why the two cannot be compared. Ranks must be above 0 and equal, as all dimensions except the
  * first. */

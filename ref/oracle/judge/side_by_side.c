@@ -46,7 +46,7 @@ static int has_nan(const double *x, int64_t n)
 double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,
                             double dumped)
 {
-    const int64_t width = recomputed->y.width, at = m3_known_row(&recomputed->y, number) * width, to = s->count;
+    const int64_t width = recomputed->y.width, at = m3_tap_values_row(&recomputed->y, number) * width, to = s->count;
     const size_t bytes = (size_t)width * sizeof(double);
     if (at < 0 || has_nan(recomputed->y.values + at, width)) return NULL;
     memcpy(s->want + to, recomputed->y.values + at, bytes);

@@ -10,7 +10,7 @@ static void take_allowed(double *allowed, const struct m3_recomputed *made, cons
 {
     const double u = m3_setting_arithmetic(setting, made->y.rows * made->y.width).u;
     for (int64_t r = 0; r < count; r++) {
-        const int64_t at = m3_known_row(&made->y, rows ? rows[r] : r) * made->y.width;
+        const int64_t at = m3_tap_values_row(&made->y, rows ? rows[r] : r) * made->y.width;
         for (int64_t i = 0; i < made->y.width; i++) {
             double *to = &allowed[r * made->y.width + i];
             *to = at < 0 ? NAN : m3_bound_allowed(made->bound[at + i], (double)(made->n + made->f), u);
@@ -27,14 +27,6 @@ static void nothing_allowed(double *allowed, const struct m3_fragment *f, const 
     const int rank = m3_fragment_shape(shape, f, output);
     for (int i = 1; i < rank; i++) count *= shape[i];
     for (int64_t i = 0; i < count; i++) allowed[i] = NAN;
-}
-
-static int put_operands(struct m3_trace *trace, const struct m3_given_call *call, const struct m3_setting *setting,
-                        struct m3_error *error)
-{
-    int status = M3_OK;
-    for (int i = 0; !status && i < call->count; i++) status = m3_given_put(trace, &call->taps[i], setting, error);
-    return status;
 }
 
 int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, const int64_t *rows, int64_t count,
@@ -55,9 +47,9 @@ int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, 
     if (m3_is_without_tap(f, row)) {
         status = m3_recompute_without_tap(&made, &setting, f, row, rows, count, error);
     } else {
-        status = m3_given_operands(&call, f, rows, count, error);
+        status = m3_given_operands(&call, f, rows, count, ctx, error);
         if (!status) status = m3_trace_new(&trace, &setting, error);
-        if (!status) status = put_operands(trace, &call, &setting, error);
+        for (int i = 0; !status && i < call.count; i++) status = m3_trace_take(trace, &call.taps[i], error);
         if (!status) status = m3_trace_recompute(&made, trace, row->tap, m3_fragment_layer(f, row->tap), error);
     }
     if (!status && made.missing[0]) nothing_allowed(allowed, f, row, rows ? count : m3_fragment_rows(f));

@@ -105,16 +105,17 @@ static int judge_taps(struct checking *c, int read_whole)
     struct m3_given_call call;
     struct m3_judgement blame = { 0 };
     int at[M3_OPERATOR_OUTPUTS], judged = 0;
-    int status = m3_given_operands(&call, c->f, c->results->rows, c->results->count, c->error);
+    int status = m3_given_operands(&call, c->f, c->results->rows, c->results->count, c->setting.ctx, c->error);
     for (int i = 0; !status && i < c->count; i++) {
         const struct m3_operand_row *output = &c->f->op->outputs[i];
         if (c->stages[i].verdict != M3_VERDICT_NOT_JUDGED || !c->stages[i].candidate) continue;
         if (m3_is_without_tap(c->f, output)) continue;
         if (c->results->rows && is_read_whole(output) != read_whole) continue;
-        m3_given_output(&call, c->f, output, &c->results->outputs[i]);
+        status = m3_given_output(&call, c->f, output, &c->results->outputs[i]);
         at[judged++] = i;
     }
-    if (!status && judged > 0) status = m3_blame_given(&blame, &c->setting, call.taps, call.count, c->error);
+    if (!status && judged > 0)
+        status = m3_blame_given(&blame, &c->setting, call.taps, call.tensors, call.operands, call.count, c->error);
     for (int i = 0; !status && i < blame.count; i++)
         for (int k = 0; k < judged; k++)
             if (c->f->op->outputs[at[k]].tap == blame.findings[i].id) take(&c->stages[at[k]], &blame.findings[i]);

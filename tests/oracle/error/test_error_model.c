@@ -9,9 +9,9 @@ static struct pass p;
 /* The verdict on one tap, recomputed from the others; its truth gets a defect if asked. */
 static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { NULL };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
-    const struct m3_known *got = pass_value(&p, tap, layer);
+    const struct m3_tap_values *got = pass_value(&p, tap, layer);
     pass_operands(&p, operands, tap, layer);
     ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
                   p.error.text);

@@ -91,7 +91,7 @@ static double one_number; /* the share of elements of the last tap that can have
 
 static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double *got, int ranks, const char *reduce)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { NULL };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
     open_profile(ranks, reduce);
     pass_operands(&p, operands, tap, layer);
@@ -123,7 +123,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
 /* The tap's operand, rounded in place to what a bf16 engine stores; as floats too. */
 static float *rounded_input(enum m3_tap tap, int64_t layer)
 {
-    struct m3_known *v = pass_value(&p, tap, layer);
+    struct m3_tap_values *v = pass_value(&p, tap, layer);
     const int64_t n = v->rows * v->width;
     double *values = doubles(n);
     float *x = floats(n);
@@ -233,7 +233,7 @@ TEST(shared)
  * Seen to fail with parts of taps that are stored in floats. */
 TEST(floats_only)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { NULL };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
     write_text(in_folder("own.json"), "{\"name\": \"x\", \"u\": \"f32\", \"partials\": {\"*.attn_out\": "

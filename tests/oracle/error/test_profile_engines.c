@@ -128,7 +128,7 @@ LOOP_TEST(inputs, sizeof engines / sizeof *engines)
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
     struct m3_profile *profile = open_profile(engines[_i].profile);
     p.setting.profile = profile;
-    struct m3_known x = *pass_value(&p, M3_TAP_ATTN_NORM, 0);
+    struct m3_tap_values x = *pass_value(&p, M3_TAP_ATTN_NORM, 0);
     const struct m3_weight *w = &p.model->layers[0].q_proj;
     double *wide = doubles(x.rows * x.width), *row = doubles(x.width), *weights = doubles(w->cols);
     double *y = doubles(x.rows * w->rows);
@@ -145,7 +145,7 @@ LOOP_TEST(inputs, sizeof engines / sizeof *engines)
                 y[t * w->rows + n] = (double)(float)sum;
             }
         }
-        const struct m3_known *operands[M3_OPERANDS] = { &x };
+        const struct m3_tap_values *operands[M3_OPERANDS] = { &x };
         struct m3_recomputed made;
         ck_assert_int_eq(m3_recompute(&made, &p.setting, M3_TAP_Q_PROJ, 0, operands, 0, INT64_MAX, &p.error), 0);
         const struct m3_tier_result r = judge_made(&made, y);

@@ -89,7 +89,7 @@ struct stream {
     int64_t rows, H;
 };
 
-static double *stored(const struct m3_known *v)
+static double *stored(const struct m3_tap_values *v)
 {
     double *x = doubles(v->rows * v->width);
     for (int64_t i = 0; i < v->rows * v->width; i++) x[i] = bf16(v->values[i]);
@@ -98,13 +98,13 @@ static double *stored(const struct m3_known *v)
 
 static void put(struct stream *s, enum m3_tap tap, int64_t layer, double *x)
 {
-    const struct m3_known value = { .values = x, .rows = s->rows, .width = s->H };
-    ck_assert_int_eq(m3_trace_put(s->trace, tap, layer, &value, &p.error), 0);
+    const struct m3_tap_values value = { .tap = tap, .layer = layer, .values = x, .rows = s->rows, .width = s->H };
+    ck_assert_int_eq(m3_trace_put(s->trace, &value, &p.error), 0);
 }
 
 static struct stream stream_of(int terms)
 {
-    const struct m3_known *before = pass_value(&p, M3_TAP_OUT, 0), *added = pass_value(&p, M3_TAP_ATTN_OUT, 1);
+    const struct m3_tap_values *before = pass_value(&p, M3_TAP_OUT, 0), *added = pass_value(&p, M3_TAP_ATTN_OUT, 1);
     struct stream s = { .rows = before->rows, .H = before->width };
     const int64_t n = s.rows * s.H;
     s.a = stored(before), s.b = stored(added), s.y = doubles(n), s.w = doubles(s.H);
@@ -217,10 +217,10 @@ static void attend(double *o, const double *q, const double *k, const double *v,
     free(w);
 }
 
-static struct m3_tier_result judge_attention(const struct m3_known *q, const struct m3_known *k,
-                                             const struct m3_known *v, const double *o)
+static struct m3_tier_result judge_attention(const struct m3_tap_values *q, const struct m3_tap_values *k,
+                                             const struct m3_tap_values *v, const double *o)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { q, k, v };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { q, k, v };
     struct m3_recomputed made;
     ck_assert_int_eq(m3_recompute(&made, &p.setting, M3_TAP_ATTN, 0, operands, 0, INT64_MAX, &p.error), 0);
     ck_assert_msg(!made.missing[0], "%s", made.missing);
@@ -247,9 +247,9 @@ static const struct {
 LOOP_TEST(cache, sizeof caches / sizeof *caches)
 {
     begin(caches[_i].profile);
-    const struct m3_known *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
-                                       pass_value(&p, M3_TAP_V_PROJ, 0) };
-    struct m3_known taps[3];
+    const struct m3_tap_values *given[] = { pass_value(&p, M3_TAP_Q_ROPE, 0), pass_value(&p, M3_TAP_K_ROPE, 0),
+                                            pass_value(&p, M3_TAP_V_PROJ, 0) };
+    struct m3_tap_values taps[3];
     double *kept[3], scale = caches[_i].scale;
     const int64_t T = given[0]->rows, width = given[1]->width;
     for (int i = 0; i < 3; i++) {

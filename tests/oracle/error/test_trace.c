@@ -27,7 +27,7 @@ static int spoil(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t
 
 static void put(enum m3_tap tap, int64_t layer)
 {
-    ck_assert_int_eq(m3_trace_put(trace, tap, layer, pass_value(&p, tap, layer), &p.error), 0);
+    ck_assert_int_eq(m3_trace_put(trace, pass_value(&p, tap, layer), &p.error), 0);
 }
 
 static int reads(enum m3_tap tap, int64_t layer, enum m3_tap operand, int64_t operand_layer)
@@ -180,7 +180,7 @@ TEST(coarser_dump)
     ck_assert_int_eq(m3_profile_open(&profile, in_folder("own.json"), &p.error), 0);
     remove_folder();
     p.setting.profile = profile;
-    struct m3_known *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
+    struct m3_tap_values *x = pass_value(&p, M3_TAP_ATTN_NORM, 0);
     ((double *)x->values)[5] = INFINITY;
     ck_assert_int_eq(m3_trace_new(&trace, &p.setting, &p.error), 0);
     put(M3_TAP_FUSED, -1);
@@ -253,7 +253,9 @@ TEST(forgets)
     ck_assert(is_known("layers.2.out") && is_known("layers.3.attn_norm"));
     ck_assert(!is_known("layers.2.mlp") && !is_known("layers.2.mid") && !is_known("layers.1.out"));
     ck_assert(!is_known("fused") && !is_known("embed"));
-    ck_assert_int_eq(m3_trace_put(trace, M3_TAP_VISION_OUT, 0, &p.values[0], &p.error), M3_INTERNAL);
+    struct m3_tap_values other = *pass_value(&p, M3_TAP_EMBED, -1);
+    other.tap = M3_TAP_VISION_OUT, other.layer = 0;
+    ck_assert_int_eq(m3_trace_put(trace, &other, &p.error), M3_INTERNAL);
     m3_trace_free(trace);
 
     put_up_to("layers.3.k_norm", "layers.3.v_proj");

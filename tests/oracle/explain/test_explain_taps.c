@@ -151,9 +151,9 @@ static void follow_all(const struct m3_explanation *e)
 
 static struct pass pass;
 
-static const struct m3_known *value(enum m3_tap tap, int64_t layer)
+static const struct m3_tap_values *value(enum m3_tap tap, int64_t layer)
 {
-    const struct m3_known *v = pass_value(&pass, tap, layer);
+    const struct m3_tap_values *v = pass_value(&pass, tap, layer);
     ck_assert_ptr_nonnull(v);
     return v;
 }
@@ -171,7 +171,7 @@ static int check_given(const struct m3_explained_step *x)
     if (strchr(comma + 6, ',') || strchr(comma + 6, ' ')) return 0;     /* a weight; or changed by a reading */
     *comma = '\0';
     if (m3_tap_parse(name, &tap, &layer)) return 0;
-    const struct m3_known *v = value(tap, layer);
+    const struct m3_tap_values *v = value(tap, layer);
     ck_assert_int_lt(row, v->rows);
     for (int64_t i = 0; i + x->count <= v->width; i++)
         if (memcmp(v->values + row * v->width + i, x->values, (size_t)x->count * sizeof(double)) == 0) return 1;
@@ -194,7 +194,7 @@ static void check_origin(const struct m3_explanation *e, enum m3_operator op)
 static void check_result(const struct m3_explanation *e, enum m3_tap tap, int64_t layer)
 {
     const struct m3_explained_step *result = &e->steps.list[e->result];
-    const struct m3_known *v = value(tap, layer);
+    const struct m3_tap_values *v = value(tap, layer);
     int64_t flat = 0;
     for (int i = 0; i < e->rank; i++) {
         const char letter = e->letters[i + 1];
@@ -205,7 +205,7 @@ static void check_result(const struct m3_explanation *e, enum m3_tap tap, int64_
     if (tap == M3_TAP_INDEX_BLOCKS) flat *= pass.model->config.N;
     for (int64_t i = 0; i < result->count; i++) {
         const int64_t element = e->row * v->width + flat + i;
-        const double want = v->ids ? v->ids[element] : v->values[element];
+        const double want = m3_tap_ids(v) ? v->ids[element] : v->values[element];
         ck_assert_msg(memcmp(&want, &result->values[i], sizeof want) == 0, "%s: got %.9g, expected %.9g", e->name,
                       result->values[i], want);
     }
@@ -241,7 +241,7 @@ static void explain(enum m3_tap tap, int64_t layer, int64_t row, const char *cha
 /* The largest element of two rows, and another element of the last one. */
 static void explain_rows(enum m3_tap tap, int64_t layer)
 {
-    const struct m3_known *v = value(tap, layer);
+    const struct m3_tap_values *v = value(tap, layer);
     const int is_small = v->rows <= 64;
     char channel[32];
     ck_assert_int_gt(v->rows, 0);

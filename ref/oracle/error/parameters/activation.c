@@ -79,7 +79,7 @@ static int through_shared(struct m3_recomputing *m, by *derivative)
     double *y = m3_recompute_scratch(m, ROWS * H, sizeof *y);
     for (int64_t r = 0, n; r < m->rows && !m->status; r += n) {
         n = m3_min(ROWS, m->rows - r);
-        m->status = through(m, y, m->in[0].x + r * H, m->w[0], m->w[1], m->w[2], n, derivative);
+        m->status = through(m, y, m->in[0].values + r * H, m->w[0], m->w[1], m->w[2], n, derivative);
         for (int64_t i = 0; i < n && !m->status; i++) give(m, r + i, 0, y + i * H, H);
     }
     return m->status;
@@ -96,7 +96,8 @@ static int through_experts(struct m3_recomputing *m, by *derivative)
         for (int64_t at = 0, n; at < count && !status;) {
             for (n = 0; at < count && n < ROWS; at++)
                 if (m->in[1].ids[at] == e) slots[n++] = at;
-            for (int64_t i = 0; i < n; i++) memcpy(x + i * H, m->in[0].x + slots[i] / K * H, (size_t)H * sizeof *x);
+            for (int64_t i = 0; i < n; i++)
+                memcpy(x + i * H, m->in[0].values + slots[i] / K * H, (size_t)H * sizeof *x);
             const struct m3_expert *w = &experts[e];
             if (n > 0) status = through(m, y, x, &w->w1, &w->w3, &w->w2, n, derivative);
             for (int64_t i = 0; i < n && !status; i++) give(m, slots[i] / K, slots[i] % K * H, y + i * H, H);
@@ -112,7 +113,7 @@ static int visit_each(struct m3_recomputing *m, m3_gate_kernel *derivative, cons
     for (int64_t r = 0; r < m->rows; r++)
         for (int64_t i = 0; i < m->width; i += M3_VISITED) {
             const int64_t n = m3_min(M3_VISITED, m->width - i), at = r * m->width + i;
-            derivative(values, m->in[0].x + at, m->in[1].x + at, n, form);
+            derivative(values, m->in[0].values + at, m->in[1].values + at, n, form);
             visit->at(visit->self, m->numbers[r], i, values, n);
         }
     return M3_OK;
@@ -126,7 +127,7 @@ static int at_each(struct m3_recomputing *m, m3_gate_kernel *derivative)
     if (m->setting->visit) return visit_each(m, derivative, &form);
 #pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i += PIECE)
-        derivative(m->y + i, m->in[0].x + i, m->in[1].x + i, m3_min(PIECE, m->count - i), &form);
+        derivative(m->y + i, m->in[0].values + i, m->in[1].values + i, m3_min(PIECE, m->count - i), &form);
     return M3_OK;
 }
 

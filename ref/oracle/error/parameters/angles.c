@@ -21,7 +21,7 @@ static void derive(struct m3_recomputing *m, const int64_t *places, int64_t axes
 {
     const int64_t heads = m->width / D, each = half / axes;
     for (int64_t row = 0; row < m->rows * heads; row++) {
-        const double *x = m->in[0].x + row * D;
+        const double *x = m->in[0].values + row * D;
         double *dy = m->y + row * D;
         for (int64_t i = 0; i < D; i++) dy[i] = 0;
         for (int64_t i = 0; i < half; i++) {

@@ -49,8 +49,8 @@ static int of_pictures(struct m3_recomputing *m, const struct moved *to)
     int64_t *ends = m3_recompute_scratch(m, m->rows, sizeof *ends);
     if (m->status) return m->status;
     const int64_t count = m3_pictures_segments(ends, places, pictures, v, m->setting->semantics->vision_boundary);
-    return m3_attended_segments(m->ctx, at_row, to, scratch, m->in[0].x, m->in[1].x, m->in[2].x, ends, count, v->A,
-                                v->U);
+    return m3_attended_segments(m->ctx, at_row, to, scratch, m->in[0].values, m->in[1].values, m->in[2].values, ends,
+                                count, v->A, v->U);
 }
 
 static int of_text(struct m3_recomputing *m, const struct moved *to)
@@ -66,7 +66,8 @@ static int of_text(struct m3_recomputing *m, const struct moved *to)
                                  .block = c->block,
                                  .N = c->N,
                                  .selection = m->setting->semantics->selection };
-    return m3_attended_causal(m->ctx, at_row, to, scratch, m->in[0].x, m->in[1].x, m->in[2].x, m->in[3].ids, &d);
+    return m3_attended_causal(m->ctx, at_row, to, scratch, m->in[0].values, m->in[1].values, m->in[2].values,
+                              m->in[3].ids, &d);
 }
 
 static int derive(struct m3_recomputing *m, int by_cap)

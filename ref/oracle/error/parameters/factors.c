@@ -12,7 +12,7 @@ int m3_by_factor(struct m3_recomputing *m)
     memset(m->y, 0, (size_t)m->count * sizeof *m->y);
     for (int64_t r = 0; r < m->rows; r++)
         for (int64_t k = r * K; k < (r + 1) * K; k++)
-            for (int64_t i = 0; i < H; i++) m->y[r * H + i] += m->in[1].x[k] * m->in[0].x[k * H + i];
+            for (int64_t i = 0; i < H; i++) m->y[r * H + i] += m->in[1].values[k] * m->in[0].values[k * H + i];
     return M3_OK;
 }
 
@@ -59,7 +59,7 @@ int m3_by_index_scale(struct m3_recomputing *m)
                                 .seen = the_case->seen,
                                 .semantics = semantics };
     const double scale = semantics->index_scale == M3_INDEX_SCALE_RSQRT ? 1 / sqrt((double)c->X) : 1;
-    const struct scored to = { m->in[0].x, m->in[1].x, &d, m->y, scale };
+    const struct scored to = { m->in[0].values, m->in[1].values, &d, m->y, scale };
     /* Errors of keys are the same in all rows. */
     if (m3_is_off(&m->in[1])) {
         m3_recompute_missing(m->out, "exact keys");

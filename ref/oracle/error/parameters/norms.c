@@ -20,6 +20,6 @@ int m3_by_eps(struct m3_recomputing *m)
     const int centred = m->node->op == M3_OP_LAYER_NORM, offset = !centred && m->config->gemma_norm;
     const double eps = centred ? m->config->vision.eps : m->config->eps;
     for (int64_t at = 0; at < m->count; at += H)
-        derive(m->y + at, m->in[0].x + at, m->vector[0], H, offset, centred, eps);
+        derive(m->y + at, m->in[0].values + at, m->vector[0], H, offset, centred, eps);
     return M3_OK;
 }

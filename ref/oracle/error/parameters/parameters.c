@@ -230,7 +230,7 @@ static void collect_all(const struct collecting *c, const struct m3_recomputed *
 {
     const int64_t width = c->q->width;
     for (int64_t r = 0; r < c->q->rows; r++) {
-        const int64_t at = m3_known_row(&by->y, c->q->numbers[r]) * width;
+        const int64_t at = m3_tap_values_row(&by->y, c->q->numbers[r]) * width;
         for (int64_t i = 0; i < width && at >= 0; i += M3_FILTER_PIECE)
             collect(c, r, i, by->y.values + at + i, shape->y.values + at + i, m3_min(M3_FILTER_PIECE, width - i));
     }

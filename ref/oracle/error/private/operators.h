@@ -16,7 +16,8 @@ enum { M3_POINTS = 5 };
 struct m3_error_operator {
     const char *name;                   /* in reports */
     const char *sections[2];            /* headings of SPEC.md; the second for sparse layers */
-    int (*value)(struct m3_recomputing *);      /* y or ids; also called if there is no bound */
+    int (*value)(
+        struct m3_recomputing *); /* y or ids, where no stage of the engine makes them of these operands; NULL */
     int (*bound)(struct m3_recomputing *);      /* of the operator's own arithmetic; NULL: 0 */
     int (*propagate)(struct m3_recomputing *);  /* errors of operands and storage points, added to m->spread */
 

@@ -9,26 +9,17 @@
 #include "oracle/error/private/operators.h"
 #include "oracle/error/recompute.h"
 
-/* An operand, row by row where the tap reads it. */
-struct m3_given {
-    const double *x;                    /* [rows,width]; NULL for ids */
-    const int32_t *ids;
-    struct m3_spread off;               /* NULLs: exact */
-    int64_t width;
-};
-
 struct m3_recomputing {
     const struct m3_setting *setting;
     const struct m3_config *config;
-    const struct m3_ops *ops;
     struct m3_ctx *ctx;
     enum m3_tap tap;
     int64_t layer;
     const struct m3_node *node;
     const struct m3_error_operator *op;
-    const struct m3_known *const *operands;
+    const struct m3_tap_values *const *operands;
     int64_t first, end;                 /* of the wanted rows */
-    struct m3_given in[M3_OPERANDS];
+    struct m3_tap_values in[M3_OPERANDS]; /* views of their rows, one for each where the tap reads them row by row */
     const struct m3_weight *w[M3_NODE_WEIGHTS];
     const double *vector[M3_NODE_WEIGHTS];     /* weights of one row, expanded; NULL: none */
     int64_t *numbers;                   /* [rows] which rows are recomputed */
@@ -50,7 +41,7 @@ struct m3_recomputing {
     int status;
 };
 
-static inline int m3_is_off(const struct m3_given *given) { return given->off.error != NULL; }
+static inline int m3_is_off(const struct m3_tap_values *operand) { return operand->off.error != NULL; }
 
 /* ---- recompute.c */
 
@@ -59,6 +50,8 @@ static inline int m3_is_off(const struct m3_given *given) { return given->off.er
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size);
 /* Ends a call of an operator or a bound; returns m->status. */
 int m3_recompute_check(struct m3_recomputing *m, int status);
+/* Calls a stage of the engine with the request's inputs; its rows follow each other, from row `first` of the call on. */
+int m3_recompute_stage(struct m3_recomputing *m, struct m3_tap_request *request, int64_t first);
 /* Says why there is no y. */
 __attribute__((format(printf, 2, 3))) void m3_recompute_missing(struct m3_recomputed *out, const char *what, ...);
 

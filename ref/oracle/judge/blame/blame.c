@@ -222,13 +222,14 @@ static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming
 {
     const int64_t n = made->y.rows * made->y.width;
     const size_t room = (size_t)n + 1;
-    made->y.values = malloc(room * sizeof *made->y.values);
+    double *values = malloc(room * sizeof *values);
     made->bound = calloc(room, sizeof *made->bound);
     made->walk = calloc(room, sizeof *made->walk);
     made->f = 1;
-    if (!made->y.values || !made->bound || !made->walk)
-        return m3_fail_memory(b->error, item->name, room * sizeof *made->y.values);
-    for (int64_t i = 0; i < n; i++) made->y.values[i] = (double)made->y.ids[i];
+    for (int64_t i = 0; values && i < n; i++) values[i] = (double)made->y.ids[i];
+    free(made->y.ids);
+    made->y.values = values;
+    if (!values || !made->bound || !made->walk) return m3_fail_memory(b->error, item->name, room * sizeof *values);
     return M3_OK;
 }
 
@@ -249,7 +250,7 @@ static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, con
         m3_fail_because(b->error, status, &why);
     }
     m3_error_free(&why);
-    if (!status && made->y.ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
+    if (!status && made->y.data && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
         status = counts_as_numbers(made, b, item);
     return refused ? M3_OK : status;
 }
@@ -261,7 +262,7 @@ static void not_judged(struct m3_finding *out, const struct m3_recomputed *made,
     m3_finding_note(out, "missing: %s", made->missing);
 }
 
-static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
+static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_tap_values *dumped)
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
@@ -278,7 +279,7 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
 }
 
 /* A norm may have read its sum before it was rounded, or may have rounded 1 + w: what explains it better counts. */
-static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_known *dumped)
+static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped)
 {
     int status = M3_OK;
     for (int as = 1; as < M3_HYPOTHESES && !status; as++) {
@@ -306,7 +307,7 @@ static int is_kept(const struct m3_blaming *b, struct m3_finding *out)
     return 1;
 }
 
-static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
+static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_tap_values *dumped)
 {
     struct m3_recomputed made = { 0 };
     if (is_kept(b, item->blamed)) return M3_OK;
@@ -326,29 +327,30 @@ static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *it
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
-    const struct m3_known value = { .values = made.y.values, .rows = made.y.rows, .width = made.y.width };
-    if (!status && !made.missing[0]) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    struct m3_tap_values value = made.y;
+    value.off = (struct m3_spread){ NULL, NULL };
+    if (!status && !made.missing[0]) status = m3_trace_put(b->trace, &value, b->error);
     m3_recomputed_free(&made);
     return status;
 }
 
-int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped)
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_tap_values *dumped)
 {
     const enum m3_tap_kind kind = m3_tap_table[item->tap].kind;
     int status = M3_OK;
     if (kind == M3_KIND_CHOICES) status = choices(b, item, dumped);
     else if (item->dumped && item->blamed) status = floats(b, item, dumped);
     else if (!item->dumped && item->tap == M3_TAP_VISION_PIXELS) status = put_pixels(b, item);
-    if (!status && item->dumped && kind != M3_KIND_COUNTS) status = m3_blame_put(b, item, dumped);
+    if (!status && item->dumped && kind != M3_KIND_COUNTS) status = m3_trace_take(b->trace, dumped, b->error);
     return status;
 }
 
 int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item)
 {
-    struct m3_known dumped = { 0 };
+    struct m3_tap_values dumped = { 0 };
     int status = item->dumped ? m3_blame_read(&dumped, b, item) : M3_OK;
     if (!status) status = m3_blame_judge_tap(b, item, &dumped);
-    m3_known_free(&dumped);
+    m3_tap_values_free(&dumped);
     if (!status && item->dumped) m3_trace_pass(b->trace, item->tap, item->layer);
     return status;
 }

@@ -44,25 +44,11 @@ struct m3_blame_options {
  * the taps. The result points into `candidate`; free it in any case. */
 int m3_blame(struct m3_judgement *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
-/* Values of one tap that are not in a dump. */
-struct m3_given_tap {
-    enum m3_tap tap;
-    int64_t layer;
-    const struct m3_tensor *tensor; /* of the tap's shape; its rows may be fewer or more than those of the call */
-    const int64_t *at, *numbers; /* [rows] rows of the tensor to read, and which rows of the call they are,
-                                         * ascending; keys and values after cached places begin at -p0 */
-    int64_t rows;
-    int is_judged; /* otherwise an operand, taken as it is */
-};
 
-/* Puts it into a trace. */
-int m3_given_put(struct m3_trace *trace, const struct m3_given_tap *given, const struct m3_setting *setting,
-                 struct m3_error *error);
-
-/* The same for taps that are given one by one: results in the order of execution, and no distance from a run of the
- * model, because there is none. `result` points into the tensors. M3_INTERNAL; M3_USAGE for a tap that the call does
- * not have. */
-int m3_blame_given(struct m3_judgement *result, const struct m3_setting *setting, const struct m3_given_tap *given,
-                   int count, struct m3_error *error);
+/* The same for taps that are given one by one, of which the first `operands` are not judged: results in the order of
+ * execution, and no distance from a run of the model, because there is none. The values, which were read from the
+ * tensors, are used up; `result` points into the tensors. M3_INTERNAL; M3_USAGE for a tap that the call does not have. */
+int m3_blame_given(struct m3_judgement *result, const struct m3_setting *setting, struct m3_tap_values *values,
+                   const struct m3_tensor *const *tensors, int operands, int count, struct m3_error *error);
 
 #endif

@@ -10,7 +10,7 @@
 struct choosing {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    const struct m3_known *scores;      /* known to the trace; NULL: none */
+    const struct m3_tap_values *scores;      /* known to the trace; NULL: none */
     const struct m3_recomputed *made;   /* the selection in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
@@ -66,7 +66,7 @@ static void end(struct choosing *c)
 static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int64_t group)
 {
     const struct m3_config *config = &c->b->setting->model->config;
-    const struct m3_known *m = c->scores;
+    const struct m3_tap_values *m = c->scores;
     const int64_t own = (c->b->setting->the_case->p0 + number) / config->block, B = m->width / config->G;
     const int shared = c->b->setting->semantics->selection == M3_SELECT_SHARED;
     for (int64_t k = 0; k <= own; k++) {
@@ -84,7 +84,7 @@ static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int6
 
 static int64_t score_experts(struct choosing *c, int64_t at)
 {
-    const struct m3_known *s = c->scores;
+    const struct m3_tap_values *s = c->scores;
     const int64_t E = s->width;
     m3_choice_by_scores(c->score, c->bound, s->values + at * E, s->off.error ? s->off.error + at * E : NULL, c->bias, E,
                         &c->router);
@@ -175,7 +175,8 @@ static void finish(struct m3_finding *out)
 
 /* Judges one decision of the dump; marks its row if no operator can use it. Without scores (`at` or `made` below 0)
  * only sets that no scores could select are detected. Returns whether it was judged. */
-static int judge_one(struct choosing *c, struct m3_known *dumped, int64_t r, int64_t at, int64_t made, int64_t group)
+static int judge_one(struct choosing *c, struct m3_tap_values *dumped, int64_t r, int64_t at, int64_t made,
+                     int64_t group)
 {
     const struct m3_setting *s = c->b->setting;
     /* A model of one operator (oracle/operators) may have no blocks. */
@@ -196,7 +197,7 @@ static int judge_one(struct choosing *c, struct m3_known *dumped, int64_t r, int
     return 1;
 }
 
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *dumped,
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_tap_values *dumped,
                            const struct m3_recomputed *made)
 {
     struct m3_finding *out = item->blamed;
@@ -206,7 +207,8 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     for (int64_t r = 0; !status && r < dumped->rows; r++) {
         const int64_t number = dumped->numbers[r];
         if (number >= item->rows) continue;
-        const int64_t at = c.scores ? m3_known_row(c.scores, number) : -1, own = m3_known_row(&made->y, number);
+        const int64_t at = c.scores ? m3_tap_values_row(c.scores, number) : -1,
+                      own = m3_tap_values_row(&made->y, number);
         int any = 0;
         for (int64_t g = 0; g < c.groups; g++) any |= judge_one(&c, dumped, r, at, own, g);
         judged += any;
@@ -223,13 +225,13 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *made)
 {
-    struct m3_known value = { .ids = made->y.ids, .width = made->y.width };
+    struct m3_tap_values value = { .tap = item->tap, .layer = item->layer, .width = item->width };
     int64_t *numbers = malloc(((size_t)made->y.rows + 1) * sizeof *numbers);
     struct choosing c;
     int status = begin(&c, b, item, made);
     if (!status && !numbers) status = m3_fail_memory(b->error, item->name, (size_t)made->y.rows * sizeof *numbers);
     for (int64_t r = 0; !status && r < made->y.rows; r++) {
-        const int64_t number = made->y.numbers ? made->y.numbers[r] : r, at = m3_known_row(c.scores, number);
+        const int64_t number = made->y.numbers ? made->y.numbers[r] : r, at = m3_tap_values_row(c.scores, number);
         const int32_t *ids = made->y.ids + r * made->y.width;
         int certain = at >= 0;
         for (int64_t g = 0; certain && g < c.groups; g++)
@@ -238,8 +240,9 @@ int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item
         memmove(made->y.ids + value.rows * made->y.width, ids, (size_t)made->y.width * sizeof *ids);
         numbers[value.rows++] = number;
     }
+    value.ids = made->y.ids;
     value.numbers = value.rows == item->rows ? NULL : numbers;
-    if (!status) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    if (!status) status = m3_trace_put(b->trace, &value, b->error);
     free(numbers);
     end(&c);
     return status;

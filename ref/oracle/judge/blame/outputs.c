@@ -24,7 +24,7 @@ static const double shared[KINDS] = { 3, 1, 0.5, 0.125 }, shared_by_gates[KINDS]
 struct division {
     const struct m3_side_by_side *s;
     int64_t outputs, width; /* of a row; of an output */
-    const struct m3_known *experts; /* of each output; NULL: the place of an output is its head */
+    const struct m3_tap_values *experts; /* of each output; NULL: the place of an output is its head */
     int64_t places;
     const double *shared; /* [KINDS] */
     double u;
@@ -66,7 +66,7 @@ static int64_t number_of(const struct division *d, enum kind kind, int64_t p)
     if (kind == ROW) return row;
     if (kind == WHOLE) return 0;
     if (!d->experts) return place;
-    const int64_t at = m3_known_row(d->experts, d->s->numbers[row]);
+    const int64_t at = m3_tap_values_row(d->experts, d->s->numbers[row]);
     const int32_t id = at < 0 ? -1 : d->experts->ids[at * d->outputs + place];
     return id < d->places ? id : -1;
 }

@@ -22,8 +22,8 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
     const double *r = m3_blame_truth_row(item, number);
     const int64_t K = b->setting->model->config.K;
     const int slots = item->tap == M3_TAP_EXPERT_WEIGHTS || item->tap == M3_TAP_EXPERT_OUT;
-    const struct m3_known *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
-    const int64_t at = experts ? m3_known_row(experts, number) : -1;
+    const struct m3_tap_values *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
+    const int64_t at = experts ? m3_tap_values_row(experts, number) : -1;
     const int32_t *theirs = m3_blame_truth_ids(m3_blame_find(b, M3_TAP_EXPERTS, item->layer), number);
     if (!r || at < 0 || !theirs) {
         for (int64_t i = 0; i < item->width; i++) out[i] = r ? r[i] : NAN;
@@ -38,7 +38,7 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
 
 /* Collects the rows to judge. Rows whose inputs gave NaN, in double too, are left out: the operator that caused the
  * NaN has been judged. */
-static void gather(struct m3_side_by_side *s, const struct m3_blame_item *item, const struct m3_known *dumped,
+static void gather(struct m3_side_by_side *s, const struct m3_blame_item *item, const struct m3_tap_values *dumped,
                    const struct m3_recomputed *recomputed, double rounding)
 {
     const size_t bytes = (size_t)item->width * sizeof(double);
@@ -144,8 +144,8 @@ static int settle(struct m3_finding *out, const struct m3_blaming *b, const stru
     return status;
 }
 
-int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
-                          const struct m3_recomputed *recomputed)
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_tap_values *dumped, const struct m3_recomputed *recomputed)
 {
     struct m3_finding *out = item->blamed;
     const struct m3_profile *profile = b->setting->profile;

@@ -45,7 +45,7 @@ static int write_bounds(struct m3_companions_writer *c, const struct m3_watched 
 }
 
 /* Input i of the call that makes the tap; NULL: there is none. */
-static const struct m3_known *input_of(const struct m3_companions_writer *c, const struct m3_watched *w, int i)
+static const struct m3_tap_values *input_of(const struct m3_companions_writer *c, const struct m3_watched *w, int i)
 {
     const struct m3_node *node = m3_graph_node(c->setting.model, c->setting.semantics, w->tap, w->layer);
     const struct m3_node *input = m3_call_input(node, i);
@@ -55,7 +55,7 @@ static const struct m3_known *input_of(const struct m3_companions_writer *c, con
 /* Writes the gains of a probed tap, from its input, selections and weights. */
 static int write_probed(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T, struct m3_error *error)
 {
-    const struct m3_known *x = input_of(c, w, 0), *ids = input_of(c, w, 1), *p = input_of(c, w, 2);
+    const struct m3_tap_values *x = input_of(c, w, 0), *ids = input_of(c, w, 1), *p = input_of(c, w, 2);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *gain = malloc((size_t)n * sizeof *gain + 1);
     double *ones = malloc((size_t)(T * c->setting.model->config.K) * sizeof *ones + 1);
@@ -74,7 +74,7 @@ static int write_probed(struct m3_companions_writer *c, const struct m3_watched 
 static int write_intermediates(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T,
                                struct m3_error *error)
 {
-    const struct m3_known *x = input_of(c, w, 0), *ids = input_of(c, w, 1);
+    const struct m3_tap_values *x = input_of(c, w, 0), *ids = input_of(c, w, 1);
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *values = malloc((size_t)(2 * n) * sizeof *values + 1);
     int status = values ? m3_intermediates(values, values + n, &c->setting, w->tap, w->layer, x->values,
@@ -126,7 +126,7 @@ static int write_margins(struct m3_companions_writer *c, const struct m3_watched
                          struct m3_error *error)
 {
     const enum m3_tap of = w->tap == M3_TAP_EXPERTS ? M3_TAP_ROUTER_SCORES : M3_TAP_INDEX_BLOCK_SCORES;
-    const struct m3_known *scores = m3_trace_get(c->trace, of, w->layer);
+    const struct m3_tap_values *scores = m3_trace_get(c->trace, of, w->layer);
     const struct m3_config *config = &c->setting.model->config;
     const int64_t decisions = rows * (w->tap == M3_TAP_EXPERTS ? 1 : config->G);
     const struct m3_weight *bias = m3_graph_weight(c->setting.model, c->setting.semantics, w->tap, w->layer, 0);

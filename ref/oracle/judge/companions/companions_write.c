@@ -86,26 +86,25 @@ static const void *cached_places(const struct m3_companions_writer *c, const str
 }
 
 /* Puts a whole tap and the cached places before it into the trace. */
-static int put(struct m3_companions_writer *c, const struct m3_watched *w, double *values, const int32_t *ids,
-               int64_t rows, struct m3_error *error)
+static int put(struct m3_companions_writer *c, const struct m3_watched *w, const void *data, int64_t rows,
+               struct m3_error *error)
 {
-    const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer), p0 = c->the_case->p0, all = p0 + rows;
+    const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer), p0 = c->the_case->p0;
     const void *cached = cached_places(c, w);
-    /* m3_trace_put reads the arrays and copies them. */
-    struct m3_known value = { .values = values, .ids = (int32_t *)(uintptr_t)ids, .rows = rows, .width = width };
-    if (!cached) return m3_trace_put(c->trace, w->tap, w->layer, &value, error);
-    double *places = malloc((size_t)(all * width) * sizeof *places + 1);
-    int64_t *numbers = malloc((size_t)all * sizeof *numbers + 1);
-    int status = places && numbers ? M3_OK : m3_fail_memory(error, "keys", (size_t)(all * width) * sizeof *places);
+    struct m3_tap_values value = { .tap = w->tap, .layer = w->layer, .rows = rows, .width = width };
+    value.data = (void *)(uintptr_t)data;
+    if (!cached) return m3_trace_put(c->trace, &value, error);
+    value.rows += p0, value.data = NULL;
+    int status = m3_tap_values_room(&value, sizeof(double), error);
+    value.numbers = malloc((size_t)value.rows * sizeof *value.numbers + 1);
+    if (!status && !value.numbers) status = m3_fail_memory(error, "keys", (size_t)value.rows * sizeof *value.numbers);
     if (!status) {
-        widen(places, cached, p0 * width, c->real_bytes);
-        memcpy(places + p0 * width, values, (size_t)(rows * width) * sizeof *places);
-        for (int64_t i = 0; i < all; i++) numbers[i] = i - p0;
-        value.values = places, value.numbers = numbers, value.rows = all;
-        status = m3_trace_put(c->trace, w->tap, w->layer, &value, error);
+        widen(value.values, cached, p0 * width, c->real_bytes);
+        memcpy(value.values + p0 * width, data, (size_t)(rows * width) * sizeof *value.values);
+        for (int64_t i = 0; i < value.rows; i++) value.numbers[i] = i - p0;
+        status = m3_trace_take(c->trace, &value, error);
     }
-    free(places);
-    free(numbers);
+    m3_tap_values_free(&value);
     return status;
 }
 
@@ -116,12 +115,12 @@ static int keep(struct m3_companions_writer *c, const struct m3_watched *w, cons
     const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer);
     const int64_t total = m3_tap_rows(&c->setting, w->tap, w->layer);
     if (!w->is_read) return M3_OK;
-    if (m3_tap_table[w->tap].kind != M3_KIND_REALS) return put(c, w, NULL, data, rows, error);
+    if (m3_tap_table[w->tap].kind != M3_KIND_REALS) return put(c, w, data, rows, error);
     double *all = realloc(c->pending, (size_t)(total * width) * sizeof *all + 1);
     if (!all) return m3_fail_memory(error, m3_tap_table[w->tap].name, (size_t)(total * width) * sizeof *all);
     c->pending = all;
     widen(all + row * width, data, rows * width, c->real_bytes);
-    return row + rows < total ? M3_OK : put(c, w, all, NULL, total, error);
+    return row + rows < total ? M3_OK : put(c, w, all, total, error);
 }
 
 static int wants(void *self, enum m3_tap tap, int64_t layer)
@@ -151,13 +150,11 @@ static int put_hidden(struct m3_companions_writer *c, enum m3_tap tap, int64_t l
                       struct m3_error *error)
 {
     const int64_t T = c->the_case->T, H = c->setting.model->config.H;
-    double *values = malloc((size_t)(T * H) * sizeof *values + 1);
-    if (!values) return m3_fail_memory(error, "hidden states", (size_t)(T * H) * sizeof *values);
-    widen(values, hidden, T * H, c->real_bytes);
-    const struct m3_known value = { .values = values, .rows = T, .width = H };
-    int status = m3_trace_put(c->trace, tap, layer, &value, error);
-    free(values);
-    return status;
+    struct m3_tap_values value = { .tap = tap, .layer = layer, .rows = T, .width = H };
+    const int status = m3_tap_values_room(&value, sizeof(double), error);
+    if (status) return status;
+    widen(value.values, hidden, T * H, c->real_bytes);
+    return m3_trace_take(c->trace, &value, error);
 }
 
 static int is_read(struct m3_companions_writer *c, enum m3_tap tap, int64_t layer)

@@ -42,16 +42,6 @@ static int read_ids(int32_t *ids, int64_t *lists, const struct m3_operator_check
     return usable;
 }
 
-/* Reads the numbers of a row; returns whether an operator can use them. */
-static int read_reals(double *x, const struct m3_tensor *t, enum m3_tap tap, int64_t r, int64_t width)
-{
-    const struct m3_weight row = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
-    int usable = 1;
-    m3_expand_f64(x, &row, 0, r * width, width);
-    for (int64_t i = 0; i < width; i++) usable &= m3_is_operand(x[i], tap);
-    return usable;
-}
-
 /* Puts the rows of a tap that an operator can use into the trace. */
 static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, struct m3_error *error)
 {
@@ -60,27 +50,20 @@ static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, 
     const int ids = m3_tap_table[tap].kind == M3_KIND_CHOICES;
     if (m3_tap_table[tap].kind == M3_KIND_COUNTS) return M3_OK;
     if (t == NULL || !(ids ? m3_holds_ids(t) : m3_holds_floats(t))) return M3_OK;
-    const int64_t width = m3_tap_width(&check->setting, tap, layer), all = m3_tap_rows(&check->setting, tap, layer);
-    const size_t size = ids ? sizeof(int32_t) : sizeof(double), room = (size_t)t->count * size + 1;
-    char *values = malloc(room);
-    int64_t *numbers = malloc(((size_t)t->shape[0] + 1) * sizeof *numbers), kept = 0;
-    int64_t *lists = malloc((size_t)(2 * width + 1) * sizeof *lists);
-    int status = values != NULL && numbers != NULL && lists != NULL ? M3_OK : m3_fail_memory(error, t->name, room);
-    for (int64_t r = 0; r < t->shape[0] && status == M3_OK; r++) {
-        void *to = values + (size_t)(kept * width) * size;
-        numbers[kept] = m3_row_number(rows, r);
-        kept +=
-            ids ? read_ids(to, lists, check, t, tap, layer, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
+    const int64_t width = m3_tap_width(&check->setting, tap, layer);
+    struct m3_tap_values value = { .tap = tap, .layer = layer, .rows = t->shape[0], .width = width };
+    int64_t *lists = malloc((size_t)(2 * width + 1) * sizeof *lists), kept = 0;
+    int status = lists ? m3_read_rows(&value, t, NULL, NULL, &check->ctx, error)
+                       : m3_fail_memory(error, t->name, (size_t)width * sizeof *lists);
+    for (int64_t r = 0; r < value.rows && status == M3_OK; r++) {
+        value.numbers[r] = m3_row_number(rows, r);
+        if (ids)
+            value.usable[r] =
+                (unsigned char)read_ids(value.ids + r * width, lists, check, t, tap, layer, r, width, value.numbers[r]);
+        kept += value.usable[r];
     }
-    if (status == M3_OK && kept > 0) {
-        struct m3_known value = { .rows = kept, .width = width };
-        if (ids) value.ids = (int32_t *)(void *)values;
-        else value.values = (double *)(void *)values;
-        if (kept < all) value.numbers = numbers;
-        status = m3_trace_put(check->trace, tap, layer, &value, error);
-    }
-    free(values);
-    free(numbers);
+    if (status == M3_OK && kept > 0) status = m3_trace_take(check->trace, &value, error);
+    m3_tap_values_free(&value);
     free(lists);
     return status;
 }

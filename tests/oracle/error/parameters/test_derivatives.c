@@ -17,7 +17,7 @@ static const double *in(enum m3_tap tap, int64_t layer) { return pass_value(&p, 
 
 static void scale_up(enum m3_tap tap, int64_t layer, double factor)
 {
-    struct m3_known *v = pass_value(&p, tap, layer);
+    struct m3_tap_values *v = pass_value(&p, tap, layer);
     double *values = doubles(v->rows * v->width);
     for (int64_t i = 0; i < v->rows * v->width; i++) values[i] = factor * v->values[i];
     free((void *)v->values);
@@ -259,7 +259,7 @@ static int is_left_out(enum m3_tap tap, int64_t layer, m3_recompute_instead *by,
 /* The parameter's step is `step` in the given field of the change; a cap cannot be below 0. */
 static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size_t field, long double step)
 {
-    const struct m3_known *operands[M3_OPERANDS] = { NULL };
+    const struct m3_tap_values *operands[M3_OPERANDS] = { NULL };
     struct m3_setting setting = p.setting;
     struct m3_recomputed made;
     struct change up = { 0 }, down = { 0 }, far = { 0 };

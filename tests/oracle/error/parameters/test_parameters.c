@@ -126,7 +126,7 @@ static struct wrong right(void)
 /* Random numbers of bf16 in place of an operand. */
 static double *operand(enum m3_tap tap, int64_t layer, double size)
 {
-    struct m3_known *v = pass_value(&p, tap, layer);
+    struct m3_tap_values *v = pass_value(&p, tap, layer);
     double *values = (double *)(uintptr_t)v->values;
     for (int64_t i = 0; i < v->rows * v->width; i++) values[i] = (double)bf16(size * normal(&state));
     return values;
@@ -136,7 +136,7 @@ static double sig(double x) { return 1 / (1 + exp(-x)); }
 
 static void act(double *y, int64_t layer, const struct wrong *w)
 {
-    const struct m3_known *v = pass_value(&p, M3_TAP_MLP_ACT, layer);
+    const struct m3_tap_values *v = pass_value(&p, M3_TAP_MLP_ACT, layer);
     const double *gate = operand(M3_TAP_MLP_GATE, layer, 3), *up = operand(M3_TAP_MLP_UP, layer, 3);
     const float limit = bf16(w->limit);
     for (int64_t i = 0; i < v->rows * v->width; i++) {
@@ -221,7 +221,7 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
         enum m3_tap other;
         int64_t at;
         if (m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, i)) continue;
-        ck_assert_int_eq(m3_trace_put(trace, other, at, pass_value(&p, other, at), &p.error), 0);
+        ck_assert_int_eq(m3_trace_put(trace, pass_value(&p, other, at), &p.error), 0);
     }
     ck_assert_int_eq(m3_trace_recompute(&made, trace, tap, layer, &p.error), 0);
     ck_assert_str_eq(made.missing, "");
@@ -266,7 +266,7 @@ static void close_bf16(void)
 
 static struct m3_tier_result once(enum m3_tap tap, int64_t layer, const struct wrong *w)
 {
-    const struct m3_known *v = pass_value(&p, tap, layer);
+    const struct m3_tap_values *v = pass_value(&p, tap, layer);
     double *y = doubles(v->rows * v->width);
     emulate(y, tap, layer, w);
     const struct m3_tier_result r = judge(tap, layer, y);
@@ -349,7 +349,7 @@ TEST(saturated)
 {
     open_bf16("golden/tiny/model", "golden/tiny/case.safetensors");
     const struct wrong w = right();
-    const struct m3_known *v = pass_value(&p, M3_TAP_MLP_ACT, 1);
+    const struct m3_tap_values *v = pass_value(&p, M3_TAP_MLP_ACT, 1);
     const int64_t n = v->rows * v->width;
     double *y = doubles(n), *gate, *up;
     for (int k = 0; k < 20; k++) {

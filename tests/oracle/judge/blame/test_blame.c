@@ -43,7 +43,7 @@ static int is_kept(const struct cut *cut, enum m3_tap tap, int64_t layer)
 }
 
 static void declare(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap, int64_t layer,
-                    const struct m3_known *v)
+                    const struct m3_tap_values *v)
 {
     int64_t shape[M3_MAX_RANK] = { kept_rows(cut, tap, v->rows) }, rest = v->width;
     const char *letters = m3_tap_table[tap].shape;
@@ -54,10 +54,11 @@ static void declare(struct m3_writer *writer, const struct cut *cut, enum m3_tap
     for (int i = 1; i < rank; i++)
         if (letters[i] == 'B') shape[i] = rest;
     m3_tap_name(name, sizeof name, tap, layer);
-    ck_assert_int_eq(m3_writer_tensor(writer, name, v->ids ? M3_I32 : M3_F32, rank, shape, &p.error), 0);
+    ck_assert_int_eq(m3_writer_tensor(writer, name, m3_tap_ids(v) ? M3_I32 : M3_F32, rank, shape, &p.error), 0);
 }
 
-static void write_values(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap, const struct m3_known *v)
+static void write_values(struct m3_writer *writer, const struct cut *cut, enum m3_tap tap,
+                         const struct m3_tap_values *v)
 {
     const int64_t rows = kept_rows(cut, tap, v->rows);
     const int cuts = cut->rows && m3_tap_table[tap].shape[0] == 'T';
@@ -65,8 +66,8 @@ static void write_values(struct m3_writer *writer, const struct cut *cut, enum m
     ck_assert_ptr_nonnull(row);
     for (int64_t i = 0; i < rows; i++) {
         const int64_t from = (cuts ? cut->rows[i] : i) * v->width;
-        for (int64_t k = 0; v->values && k < v->width; k++) row[k] = (float)v->values[from + k];
-        const void *all = v->ids ? (const void *)&v->ids[from] : (const void *)row;
+        for (int64_t k = 0; m3_tap_doubles(v) && k < v->width; k++) row[k] = (float)v->values[from + k];
+        const void *all = m3_tap_ids(v) ? (const void *)&v->ids[from] : (const void *)row;
         ck_assert_int_eq(m3_writer_write(writer, all, (uint64_t)v->width * 4, &p.error), 0);
     }
     free(row);

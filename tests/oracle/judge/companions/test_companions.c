@@ -145,23 +145,19 @@ LOOP_TEST(model_and_case, 5)
 }
 
 /* The whole of a tap of the dump, as doubles or ids; rows 0 if the dump does not hold it. */
-static struct m3_known value_of(double **values, int32_t **ids, enum m3_tap tap, int64_t layer)
+static struct m3_tap_values value_of(enum m3_tap tap, int64_t layer)
 {
+    struct m3_tap_values value = { .tap = tap, .layer = layer };
     char name[128];
-    *values = NULL, *ids = NULL;
-    if (m3_tap_name(name, sizeof name, tap, layer)) return (struct m3_known){ 0 };
+    if (m3_tap_name(name, sizeof name, tap, layer)) return value;
     const struct m3_tensor *t = m3_safetensors_find(dump, name);
-    if (!t) return (struct m3_known){ 0 };
-    const int is_ids = m3_tap_table[tap].kind != M3_KIND_REALS;
-    *values = calloc((size_t)t->count + 1, sizeof **values);
-    *ids = calloc((size_t)t->count + 1, sizeof **ids);
+    if (!t) return value;
+    value.rows = t->shape[0], value.width = t->count / t->shape[0];
+    value.data = calloc((size_t)t->count + 1, m3_tap_number_bytes(tap, sizeof(double)));
     for (int64_t i = 0; i < t->count; i++)
-        if (is_ids) (*ids)[i] = (int32_t)m3_decode(t->dtype, t->data, i);
-        else (*values)[i] = m3_decode(t->dtype, t->data, i);
-    return (struct m3_known){ .values = is_ids ? NULL : *values,
-                              .ids = is_ids ? *ids : NULL,
-                              .rows = t->shape[0],
-                              .width = t->count / t->shape[0] };
+        if (m3_tap_ids(&value)) value.ids[i] = (int32_t)m3_decode(t->dtype, t->data, i);
+        else value.values[i] = m3_decode(t->dtype, t->data, i);
+    return value;
 }
 
 /* Does the tap need a matrix? */
@@ -195,9 +191,7 @@ LOOP_TEST(taps, 5)
     int64_t layer, made = 0, missing = 0, gains = 0, margins = 0;
     for (int64_t i = 0; m3_trace_tap(&bare, i, &tap, &layer); i++) {
         const struct m3_node *node = m3_graph_node(model, semantics, tap, layer);
-        double *values;
-        int32_t *ids;
-        const struct m3_known value = value_of(&values, &ids, tap, layer);
+        struct m3_tap_values value = value_of(tap, layer);
         ck_assert_int_eq(value.rows, m3_tap_rows(&bare, tap, layer));
         ck_assert_int_eq(value.width, m3_tap_width(&bare, tap, layer));
         const int choice = m3_tap_table[tap].kind == M3_KIND_CHOICES, input = node->op == M3_OP_INPUT;
@@ -207,7 +201,7 @@ LOOP_TEST(taps, 5)
         if (needs_matrix(node) || input) {
             ck_assert_msg(b.missing[0] != 0, "%s was made without weights", m3_tap_table[tap].name);
             missing++;
-        } else if (a.y.values && !a.missing[0]) {
+        } else if (m3_tap_doubles(&a.y) && !a.missing[0]) {
             ck_assert_msg(!b.missing[0], "%s: %s", m3_tap_table[tap].name, b.missing);
             const size_t size = (size_t)(a.y.rows * a.y.width) * sizeof *a.y.values;
             ck_assert(a.y.rows == b.y.rows && a.y.width == b.y.width && memcmp(a.y.values, b.y.values, size) == 0);
@@ -253,9 +247,8 @@ LOOP_TEST(taps, 5)
             gains++;
         }
         m3_companion_free(&beside);
-        for (int k = 0; k < 2; k++) ck_assert_int_eq(m3_trace_put(traces[k], tap, layer, &value, &error), 0);
-        free(values);
-        free(ids);
+        for (int k = 0; k < 2; k++) ck_assert_int_eq(m3_trace_put(traces[k], &value, &error), 0);
+        m3_tap_values_free(&value);
     }
     ck_assert(made >= 20 && missing >= 10 && gains > 100 && margins > 0);
     m3_trace_free(traces[0]);

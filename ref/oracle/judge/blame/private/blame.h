@@ -60,7 +60,7 @@ void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct
 /* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
 void m3_blame_mark_needed(struct m3_blaming *b);
 /* Judges a tap whose values have been read, and puts them into the trace. */
-int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_known *dumped);
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_tap_values *dumped);
 /* Reads an item, judges it if it is one of these, and puts it into the trace. */
 int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
 
@@ -70,9 +70,7 @@ int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
 void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *b, const struct m3_blame_item *item,
                           int64_t number);
 /* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
-int m3_blame_read(struct m3_known *values, const struct m3_blaming *b, const struct m3_blame_item *item);
-/* Moves the rows that an operator can use into the trace. */
-int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *values);
+int m3_blame_read(struct m3_tap_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
 
 /* ---- reference.c: the truth */
 
@@ -92,12 +90,12 @@ static inline const int32_t *m3_blame_truth_ids(const struct m3_blame_item *item
 /* ---- the judges: fill item->blamed */
 
 /* values.c */
-int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_known *dumped,
-                          const struct m3_recomputed *recomputed);
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_tap_values *dumped, const struct m3_recomputed *recomputed);
 
 /* choices.c: judges by the scores that the trace knows; without scores, or if `recomputed` has no row, only sets that
  * no scores can select are detected. Lists of blocks are sorted and unusable rows marked, also if nothing is judged. */
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_known *dumped,
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_tap_values *dumped,
                            const struct m3_recomputed *recomputed);
 /* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
