@@ -635,6 +635,7 @@ answer-power: setup $(VENV)/ready
 power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps
 	$(VENV)/bin/python scripts/power.py $(BUILD) $(BUILD)/power $(if $(CHECK),$(POWER_PART),$(POWER_WHOLE)) $(POWER_PAGE)
+	$(VENV)/bin/python scripts/quantised_experts.py $(PROGRAM) $(BUILD)/power $(if $(CHECK),--models 0:1 --seeds 0:1,--write $(POWER_PAGE))
 
 # Public engines, each in a virtual environment of its own.
 ENGINE ?=

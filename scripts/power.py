@@ -23,6 +23,7 @@ import fnmatch
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -330,7 +331,16 @@ def hidden(rows):
     return lists
 
 
-def page(rows):
+def quantised(path):
+    """The section that scripts/quantised_experts.py has written into the page."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        found = re.search(r"## Quantised experts\n.*?(?=^## |\Z)", file.read(), flags=re.S | re.M)
+    return found[0].rstrip("\n").split("\n") + [""] if found else []
+
+
+def page(rows, of_quantised):
     made, profiles = lines_of(rows), list(dict.fromkeys(row["profile"] for row in rows))
     out = ["# Power: which mistakes the judges see", "",
            "`make power` writes this page (`scripts/power.py`, whose first lines say how). REFERENCE.md 7.12 describes",
@@ -348,7 +358,7 @@ def page(rows):
     permitted = {profile: ", ".join(PERMITTED[profile]) for profile in profiles if profile in PERMITTED}
     out += ["", "The profile permits, so that they are no mistakes under it:", ""]
     out += [f"- `{profile}`: {names}" for profile, names in permitted.items()]
-    out += ["", "## Mistake by mistake", "",
+    out += ["", *of_quantised, "## Mistake by mistake", "",
             "Marks of compare and blame on full dumps, then of compare on the others (" + ", ".join(list(KINDS)[1:]) + "):",
             *MARKS.split("\n"), "",
             "| world | mistake | " + " | ".join(profiles) + " |", "|---|---|" + "---|" * len(profiles)]
@@ -439,8 +449,9 @@ def main():
             f"{key} {share(of[key], of['shown'])}" for key in of if key != "shown"))
     wrong = missed(rows) + (differences(rows, arguments.check) if arguments.check else [])
     if arguments.write:
+        text = page(rows, quantised(arguments.write))
         with open(arguments.write, "w") as file:
-            file.write(page(rows))
+            file.write(text)
     print("\n".join(wrong))
     print(f"power: {len(lines_of(rows))} lines, {len(wrong)} problems")
     sys.exit(1 if wrong else 0)

@@ -18,6 +18,8 @@
  * may be `shared` times as large as of elements that err for themselves: a row shares the roundings of its inputs. Honest
  * coefficients are up to 0.2: what rounded inputs do to an activation has a part in its own direction. */
 static const double half = 0.5, clear = 6, shared = 2, one_sided = 0.25;
+/* From here on it is no right program's: what saturates in codes shows less than half of its mistake. */
+static const double unsure = 0.3;
 /* A mistake that moves the results by less, relative to them in L2, is small beside the rounding of codes itself. */
 static const double least_effect = 0.01;
 /* Results that differ by less are the same: they are rounded to float. */
@@ -134,21 +136,24 @@ static double direct(struct scoring *c, const struct m3_tap_values *y, enum patt
     return size > 0 ? sqrt(off / size) : 0;
 }
 
-static int is_mistake(const struct m3_fit *fit)
+static int is_at_least(const struct m3_fit *fit, double least)
 {
-    const double least = half + one_sided * fit->mean;
-    return fit->length >= clear * shared && fit->change >= least && fit->change <= 2 - half;
+    return fit->length >= clear * shared && fit->change >= least + one_sided * fit->mean && fit->change <= 2 - half;
 }
+
+static int is_mistake(const struct m3_fit *fit) { return is_at_least(fit, half); }
 
 static int fit(struct m3_fit *fit, const struct scoring *c)
 {
     return m3_side_by_side_direction(fit, &c->s, &c->rules, &c->tap, c->by, c->b->error);
 }
 
-/* *is: would the candidate, with this mistake on top of its own errors, pass? */
-static int is_hidden(int *is, struct scoring *c)
+/* *is: may the candidate have this mistake, or would it pass with the mistake on top of its own errors? */
+static int is_hidden(int *is, struct scoring *c, const struct m3_fit *own)
 {
     struct m3_fit with;
+    *is = is_at_least(own, unsure);
+    if (*is) return M3_OK;
     for (int64_t i = 0; i < c->s.count; i++) c->s.got[i] = c->own[i] + c->by[i];
     int status = fit(&with, c);
     *is = !status && !is_mistake(&with) && m3_side_by_side_verdict(&c->s, &c->rules).verdict == M3_VERDICT_PASS;
@@ -173,7 +178,7 @@ static int try(struct named *best, struct scoring *c, const struct m3_mistake *m
     if (!status && is_mistake(&own) && own.explained > best->fit.explained)
         *best = (struct named){ mistake, what, own };
     else if (!status && !out->blind_to && effect >= least_effect && out->verdict == M3_VERDICT_PASS)
-        status = is_hidden(&hidden, c);
+        status = is_hidden(&hidden, c, &own);
     if (hidden) out->blind_to = what, out->is_blind_to_pattern = !mistake;
     return status;
 }
