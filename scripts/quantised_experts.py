@@ -274,7 +274,7 @@ IDS = {"alpha 1": ("act.alpha",), "no + 1": ("act.no_plus_one",), "no clamp": ("
 def cell(rows):
     of = collections.Counter(verdict for _, _, _, _, verdict, _ in rows)
     named = sum(name in IDS.get(mistake, ()) for _, mistake, _, _, _, name in rows)
-    parts = [f"{of[v]} {v}" for v in ("fail", "suspect", "not judged", "pass") if of[v]]
+    parts = [f"{count} {verdict.replace('_', ' ')}" for verdict, count in sorted(of.items())]
     return ", ".join(parts) + (f"; {named} named" if named else "")
 
 

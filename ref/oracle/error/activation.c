@@ -131,6 +131,17 @@ int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const dou
     return M3_OK;
 }
 
+/* Not by the engine's stage, which has the model's alpha: the profile may store it in BF16. */
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_ops *ops = m3_engine_f64()->ops;
+    const struct m3_gate g = m3_setting_gate(m->setting);
+    const struct m3_activation act = { g.oai, g.alpha, g.limit, g.clamp };
+    const double *gate = m->in[0].values, *up = m->in[1].values;
+    return g.oai ? ops->swiglu_oai(m->ctx, m->y, gate, up, 1, m->count, &act)
+                 : ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
+}
+
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
@@ -145,6 +156,7 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_activation = {
     .name = "activation",
     .sections = { "5.11 swiglu_oai" },
+    .value = value,
     .bound = bound,
     .propagate = propagate,
     .roundings = 9,
