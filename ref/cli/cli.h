@@ -92,7 +92,8 @@ enum { M3_CLI_TIMEOUT = 600 };                  /* the default of --timeout */
 struct m3_cli_ops {
     const char *name;                           /* as given; NULL: the default operators */
     int64_t timeout;                            /* seconds for one call of a plug-in's operator; 0: the default */
-    char path[4096];                            /* of the library, after it is opened */
+    char path[4096];                            /* of the library, after it is found */
+    const char *words;                          /* for the library, after it is found */
     struct m3_plugin *plugin;
     struct m3_watch_record *record;             /* NULL: the process is not watched, and there is no guard */
     struct m3_guard *guard;
@@ -103,6 +104,7 @@ struct m3_cli_ops {
  * ../lib, where make install puts it. M3_UNAVAILABLE; `what` needs it, `target` builds it. */
 int m3_cli_library(char *path, size_t room, const char *library, const char *what, const char *target,
                    struct m3_error *error);
+int m3_cli_ops_find(struct m3_cli_ops *ops, struct m3_error *error);    /* `name` is not NULL, nor that of plain */
 int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions requested? */
 int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it code of others? */
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);

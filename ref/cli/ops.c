@@ -40,18 +40,18 @@ int m3_cli_ops_foreign(const struct m3_cli_ops *ops)
     return ops->guard_all || !is_named(ops, "cuda");
 }
 
-static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
+int m3_cli_ops_find(struct m3_cli_ops *ops, struct m3_error *error)
 {
     const char *comma = access(ops->name, F_OK) == 0 ? NULL : strchr(ops->name, ',');
     const int length = (int)(comma ? comma - ops->name : (ptrdiff_t)strlen(ops->name));
-    int status = M3_OK;
+    ops->words = comma ? comma + 1 : "";
     if (is_named(ops, "plain"))
         return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain alone: it takes no words", ops->name);
     if (is_named(ops, "cuda"))
-        status = m3_cli_library(ops->path, sizeof ops->path, "libm3ref_cuda.so", "--ops cuda", "make cuda", error);
-    else if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
-        status = m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
-    return status ? status : m3_plugin_open(&ops->plugin, ops->path, comma ? comma + 1 : "", engine, error);
+        return m3_cli_library(ops->path, sizeof ops->path, "libm3ref_cuda.so", "--ops cuda", "make cuda", error);
+    if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
+        return m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
+    return M3_OK;
 }
 
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
@@ -60,7 +60,8 @@ int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, stru
     if (!ops->name) return M3_OK;
     if (m3_cli_ops_plain(ops)) return m3_plugin_plain(&ops->plugin, engine, error);
     m3_watch_enter(ops->record, "the start of the plug-in");
-    int status = open_library(ops, engine, error);
+    int status = m3_cli_ops_find(ops, error);
+    if (!status) status = m3_plugin_open(&ops->plugin, ops->path, ops->words, engine, error);
     m3_watch_leave(ops->record);
     if (status || !ops->record || ops->is_timed) return status;
     return m3_guard_open(&ops->guard, engine, m3_plugin_replacement(ops->plugin), ops->record, error);

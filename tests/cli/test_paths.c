@@ -5,7 +5,7 @@
  *        all tests share it; its files are hashed by sha256sum before and after.
  * Seen to fail with the program before there was one place for paths: compare wrote over the candidate, the map, the
  * profile, companions and envelope; run and envelope over decisions, a new index, frames; --html and --junit into one
- * file; estimate over its config. And with each call of cli/paths.h left out of each command. */
+ * file; estimate over its config; op over its plug-in. And with each call of cli/paths.h left out of each command. */
 #include "program.h"
 
 static char before[16384];
@@ -68,15 +68,21 @@ static void setup(void)
     copy(path, in_folder("ops.so"));
     snprintf(path, sizeof path, "%s/m3ref", build ? build : "build");
     ck_assert_ptr_nonnull(program = realpath(path, NULL));
-    ck_assert_int_eq(setenv("M3REF", program, 1) | setenv("F", folder, 1), 0);
+    ck_assert_int_eq(setenv("M3REF", program, 1) | setenv("F", folder, 1) | setenv("AT", "@", 1), 0);
     free(program);
     copy("golden/tiny/model/config.json", in_folder("config.svg"));
+    copy("golden/train/case.safetensors", in_folder("labels"));
+    write_text(in_folder("ids"), "1,2,3\n");
+    ck_assert_int_eq(run("op rms_norm --make @/cases --cases 1"), 0);
+    ck_assert_int_eq(run("op rms_norm --run @/cases @/results"), 0);
     ck_assert_int_eq(run("run @/model " CASE " --dump @/d --taps 'layers.0.*,layers.2.*,logits' "
                          "--companions @/companions --cache-out @/cache"),
                      0);
     copy(in_folder("d"), in_folder("t"));
     copy(in_folder("d"), in_folder("c"));
     ck_assert_int_eq(run("envelope @/model " CASE " --profile @/profile.json --runs 2 --out @/envelope"), 0);
+    ck_assert_int_eq(run(DUMPS "--json"), 0);
+    copy(in_folder("out"), in_folder("before"));
     ck_assert_int_eq(link(in_folder("c"), in_folder("hard")), 0);
     ck_assert_int_eq(symlink("c", in_folder("soft")), 0);
     ck_assert_int_eq(symlink(".", in_folder("alias")), 0);
@@ -176,6 +182,21 @@ static const struct {
     { "estimate @/config.svg --chart @/config.svg", "--chart", "MODEL_OR_CONFIG" },
     { "estimate @/model/config.json --chart @/model/hard.svg", "--chart", "MODEL_OR_CONFIG" },
     { "estimate @/model --chart @/model/hard.svg", "--chart", "MODEL" },
+    { "grad @/model --case @/labels --dump @/labels", "--dump", "--case" },
+    { "grad @/model --case @/labels --dump @/model/config.json", "--dump", "MODEL" },
+    { "explain @/model " CASE " --tap logits --token 1 --channel 1 --html @/alias/case.safetensors", "--html",
+      "--case" },
+    { "explain @/model --ids $AT$F/ids --tap logits --token 1 --channel 1 --html @/ids", "--html", "--ids" },
+    { "run @/model --ids $AT$F/ids --dump @/ids", "--dump", "--ids" },
+    { "prompt @/model --out @/model/config.json", "--out", "MODEL" },
+    { "blame @/model @/c " CASE " --html @/hard", "--html", "CANDIDATE" },
+    { "check @/model @/c " CASE " --junit @/soft", "--junit", "CANDIDATE" },
+    { "check @/model @/c " CASE " --truth @/case.safetensors", "--truth", "--case" },
+    { DUMPS "--baseline @/before --html @/before", "--html", "--baseline" },
+    { "op rms_norm --check @/cases @/results --html @/results", "--html", "RESULTS" },
+    { "op rms_norm --check @/cases @/results --junit @/cases", "--junit", "CASES" },
+    { "op rope --ops @/ops.so --html @/ops.so", "--html", "--ops" },
+    { "op rms_norm --make @/d --from @/d --tap layers.0.attn_norm --model @/model", "--make", "--from" },
     { "synth @/model/config.json @/model/config.json", "OUT", "CONFIG" },
     { "synth @/model/config.json @/model", "model: got a folder with files in it", "new or empty" },
     { "synth @/model/config.json @/alias/model", "model: got a folder with files in it", "new or empty" },

@@ -496,9 +496,10 @@ static int perf(struct arguments *a, struct m3_error *error)
     return m3_perf(&task, &a->printed, error);
 }
 
-static int check_paths(const struct arguments *a, struct m3_error *error)
+static int check_paths(struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
+    if (m3_cli_ops_foreign(&a->ops)) paths.status = m3_cli_ops_find(&a->ops, error);
     const char *cases = a->cases && strcmp(a->cases, "-") == 0 ? NULL : a->cases;
     const char *results = a->results && strcmp(a->results, "-") == 0 ? NULL : a->results;
     m3_cli_writes_reports(&paths, &a->reports);
@@ -507,6 +508,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     if (a->action == ACTION_DRAW) m3_cli_writes(&paths, "OUT", results);
     if (a->action != ACTION_MAKE) m3_cli_reads(&paths, "CASES", cases);
     if (a->action == ACTION_CHECK) m3_cli_reads(&paths, "RESULTS", results);
+    m3_cli_reads(&paths, "--ops", a->ops.path);
     m3_cli_reads_profile(&paths, a->profile);
     m3_cli_op_from_paths(&paths, &a->from);
     return m3_cli_paths_end(&paths);
