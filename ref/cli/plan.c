@@ -131,7 +131,7 @@ static int add_directions(struct planned *x, struct m3_error *error)
     const struct m3_work work = work_of(x, T, 0, T);
     x->seconds[M3_WORK_EXPERTS] +=
         mistakes_of("layers.0.moe.expert_out") * fmax(1, read / rows) * m3_rates_time(&rates, &work, M3_WORK_EXPERTS);
-    x->seconds[M3_WORK_PRODUCTS] += mistakes_of("layers.0.o_proj") * m3_rates_time(&rates, &work, M3_WORK_PRODUCTS);
+    x->seconds[M3_WORK_PRODUCTS] += mistakes_of("layers.0.attn_out") * m3_rates_time(&rates, &work, M3_WORK_PRODUCTS);
     return M3_OK;
 }
 
