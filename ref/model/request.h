@@ -128,7 +128,7 @@ struct m3_tap_request {
     int64_t p0, rows; /* places before row 0, which keys and values have too; rows of the tap */
     int64_t places; /* of the whole call, p0 + rows or more: block scores have as many blocks */
     void *y, *second; /* [rows,..]; second: attn_lse, moe.weights, moe.expert_out (or NULL) */
-    struct m3_failure *failure; /* receives the place where the operator failed; or NULL */
+    struct m3_ctx *ctx; /* lends its scratch memory, and receives the place of a failure; or NULL */
 };
 
 #endif

@@ -190,6 +190,8 @@ int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *re
     struct one o = { .request = request, .y = request->y, .second = request->second };
     for (int i = 0; i < M3_TAP_INPUTS; i++) o.in[i] = request->in[i], o.ids[i] = request->in[i];
     m3_pass_open(&o.pass, model, request->how, error);
+    struct m3_scratch *own = o.pass.ctx.scratch;
+    if (request->ctx) o.pass.ctx.scratch = request->ctx->scratch, o.pass.mark = m3_scratch_mark(request->ctx);
     o.pass.layer = request->layer;
     o.pass.rows = request->rows;
     o.pass.p0 = request->p0;
@@ -202,6 +204,7 @@ int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *re
         m3_pass_copy(&o.pass, o.y, o.in[0]);
         jitter(&o.pass, prepares(request->tap), o.y, o.y);
     }
-    if (request->failure) *request->failure = o.pass.ctx.failure;
+    if (request->ctx) request->ctx->failure = o.pass.ctx.failure;
+    o.pass.ctx.scratch = own;
     return m3_pass_close(&o.pass);
 }

@@ -108,7 +108,7 @@ void m3_pass_done(struct m3_pass *f, int stage, void *data, int status)
     const struct m3_force *force = f->request->force;
     const struct m3_sink *sink = f->request->sink;
     enum m3_tap tap = m3_pass_tap(stage);
-    m3_scratch_release(&f->ctx, 0);
+    m3_scratch_release(&f->ctx, f->mark);
     if (!f->status && status) f->status = failed(f, status, tap);
     if (f->status || stage == prepares(tap)) return;
     if (f->share) {

@@ -20,6 +20,7 @@ struct m3_pass {
     const struct m3_backward_ops *back;     /* their derivatives */
     struct m3_activation act;
     struct m3_ctx ctx;
+    size_t mark;                            /* what of its scratch memory is somebody else's */
     int64_t layer;                          /* of the taps computed at present; -1 outside layers */
     int64_t row, rows;                      /* their rows: [row, row + rows) of T, P, M, or a module's; of them those
                                              * that this process has */

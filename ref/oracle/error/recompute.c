@@ -176,7 +176,7 @@ int m3_recompute_stage(struct m3_recomputing *m, struct m3_tap_request *r, int64
     r->how = &how;
     r->layer = m->layer;
     r->p0 = c->p0 + first;
-    r->failure = &m->ctx->failure;
+    r->ctx = m->ctx;
     return m->status ? m->status : m3_engine_f64()->tap(m->setting->model, r, NULL);
 }
 
