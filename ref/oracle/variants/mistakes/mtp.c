@@ -22,19 +22,18 @@ static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w
     const struct m3_mistaken_run *run = m3_run_of(ctx);
     if (m3_tap_being_made(ctx) == M3_TAP_MTP_HIDDEN_NORM && m3_module_of(run) == 0) x = run->kept;
     if (!x) return m3_fail_at(ctx, M3_WRONG, "the hidden state before the final norm is not known", -1, -1, -1);
-    return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
+    return m3_right_norm(ctx, y, x, w, T, H, eps);
 }
 
 /* Row 0 has its own. */
 static int row_before(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-    const struct m3_config *c = &m3_run_of(ctx)->model.config;
     const size_t mark = m3_scratch_mark(ctx);
     real *mine = m3_scratch_take(ctx, T * H, sizeof *mine);
     if (!mine) return M3_INTERNAL;
     memcpy(mine, x, (size_t)(T * H) * sizeof *mine);
     if (m3_tap_being_made(ctx) == M3_TAP_MTP_HIDDEN_NORM) memcpy(mine + H, x, (size_t)((T - 1) * H) * sizeof *mine);
-    int status = (c->gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, mine, w, T, H, eps);
+    int status = m3_right_norm(ctx, y, mine, w, T, H, eps);
     m3_scratch_release(ctx, mark);
     return status;
 }

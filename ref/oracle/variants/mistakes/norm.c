@@ -42,8 +42,7 @@ static int heads_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w
                                                          : m3_right()->rms_norm)(ctx, y, x, w, T, H, eps);
 }
 
-/* The right norm, of Gemma's form or plain. */
-static int right_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+int m3_right_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     return (m3_run_of(ctx)->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w,
                                                                                                          T, H, eps);
@@ -52,10 +51,10 @@ static int right_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w,
 static int every_second_head(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     int status = M3_OK;
-    if (m3_tap_being_made(ctx) != M3_TAP_Q_NORM) return right_norm(ctx, y, x, w, T, H, eps);
+    if (m3_tap_being_made(ctx) != M3_TAP_Q_NORM) return m3_right_norm(ctx, y, x, w, T, H, eps);
     const int64_t heads = T / m3_rows_of(m3_run_of(ctx));
     for (int64_t i = 0; i < T && !status; i++) {
-        if (i % heads % 2 == 0) status = right_norm(ctx, y + i * H, x + i * H, w, 1, H, eps);
+        if (i % heads % 2 == 0) status = m3_right_norm(ctx, y + i * H, x + i * H, w, 1, H, eps);
         else memmove(y + i * H, x + i * H, (size_t)H * sizeof *y);
     }
     return status;
@@ -68,7 +67,7 @@ static int in_two_parts(struct m3_ctx *ctx, real *y, const real *x, const real *
     int status = M3_OK;
     for (int64_t i = 0; i < 2 * T && !status; i++) {
         const int64_t from = i % 2 * first, at = i / 2 * H + from;
-        status = right_norm(ctx, y + at, x + at, w + from, 1, i % 2 ? H - first : first, eps);
+        status = m3_right_norm(ctx, y + at, x + at, w + from, 1, i % 2 ? H - first : first, eps);
     }
     return status;
 }
@@ -77,7 +76,7 @@ static int in_two_parts(struct m3_ctx *ctx, real *y, const real *x, const real *
 static int half_heads(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     return m3_tap_being_made(ctx) == M3_TAP_K_NORM && H > 1 ? in_two_parts(ctx, y, x, w, T, H, eps, H / 2)
-                                                            : right_norm(ctx, y, x, w, T, H, eps);
+                                                            : m3_right_norm(ctx, y, x, w, T, H, eps);
 }
 
 /* Two ranks have half of the heads each, of a norm over all heads. */
@@ -87,13 +86,13 @@ static int heads_of_rank(struct m3_ctx *ctx, real *y, const real *x, const real 
     const enum m3_tap tap = m3_tap_being_made(ctx);
     const int is_whole = c->qk_norm_whole && (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM);
     const int64_t first = is_whole ? H / c->D / 2 * c->D : 0;
-    return first > 0 ? in_two_parts(ctx, y, x, w, T, H, eps, first) : right_norm(ctx, y, x, w, T, H, eps);
+    return first > 0 ? in_two_parts(ctx, y, x, w, T, H, eps, first) : m3_right_norm(ctx, y, x, w, T, H, eps);
 }
 
 static int larger_eps(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     (void)eps;
-    return right_norm(ctx, y, x, w, T, H, 1e-5);
+    return m3_right_norm(ctx, y, x, w, T, H, 1e-5);
 }
 
 /* The mean of squares is their sum by the next power of two. */
@@ -102,7 +101,7 @@ static int padded_width(struct m3_ctx *ctx, real *y, const real *x, const real *
     real padded = 1;
     while (padded < (real)H) padded *= 2;
     const real by = padded / (real)H;
-    int status = right_norm(ctx, y, x, w, T, H, eps * by);
+    int status = m3_right_norm(ctx, y, x, w, T, H, eps * by);
     for (int64_t i = 0; i < T * H && !status; i++) y[i] *= sqrt(by);
     return status;
 }

@@ -132,6 +132,8 @@ int m3_right_attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const
 /* How often a block is in the row's list, and the visible keys of the listed blocks, once each. */
 int64_t m3_listed(const struct m3_query *query, int64_t block);
 m3_times m3_as_listed;
+/* The right norm, of Gemma's form or plain, as the model has it. */
+int m3_right_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
 /* RoPE whose pairs are channels 2i and 2i + 1. */
 void m3_rope_neighbours(real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads, int64_t D,
                         int64_t R);
