@@ -27,6 +27,7 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, e
     setting.profile = profile;
     m3_coarse_begin(&b.coarse, profile);
     b.setting = &setting, b.options = &options, b.items = e->items, b.trace = NULL, b.named = NULL;
+    options.kept = NULL;        /* findings of the profile that is explained */
     if (extent == ONE_ROW) options.first_row = culprit->index[0], options.end_row = culprit->index[0] + 1;
     for (int64_t i = 0; i < b.count; i++) {
         const struct m3_finding *was = e->given->items[i].blamed;
@@ -62,6 +63,7 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
     struct m3_judgement again;
     setting.profile = profile;
     options.profile = NULL;
+    options.kept = NULL;
     options.names_mistakes = 0;
     options.is_alone = 1;       /* what is inherited does not change a verdict */
     options.request = NULL;

@@ -4,6 +4,8 @@
 #include "mistaken.h"
 #include "slice.h"
 
+#include <sys/resource.h>
+
 #define MODEL "golden/tiny/model"
 #define CASE "golden/tiny/case.safetensors"
 
@@ -102,6 +104,34 @@ LOOP_TEST(draws, sizeof profiles / sizeof *profiles)
         explained += blame(profiles[_i].plain, "") == 1;
     }
     ck_assert_int_gt(explained, 0);
+}
+
+/* A check whose kept findings may have so many bytes: with more it stops. */
+static int check_up_to(rlim_t bytes)
+{
+    struct rlimit all;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &all), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ bytes, all.rlim_max }), 0);
+    const int status = m3ref("check " MODEL " %s --case " CASE " --profile bf16 --resume %s", in_folder("candidate"),
+                             in_folder("kept"));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &all), 0);
+    return status;
+}
+
+/* Goal:  what check --resume keeps is of the profile that was asked for, not of the word that explains the failure.
+ * Given: a draw of bf16+tp4, which fails under bf16; a check that was never stopped, and one that was.
+ * Claim: both name the word.
+ * Seen to fail with the kept findings given to the runs of the words: too many findings, and no word. */
+TEST(word_after_resume)
+{
+    under("bf16+tp4", 1);
+    draw(0, NULL);
+    ck_assert_int_eq(check_up_to(RLIM_INFINITY), 1);
+    ck_assert(last_line_has("with --profile bf16+tp4 nothing is wrong"));
+    ck_assert_int_eq(check_up_to(100000), M3_IO);
+    ck_assert_int_eq(check_up_to(RLIM_INFINITY), 1);
+    ck_assert(has("err", "taps had been judged before"));
+    ck_assert(last_line_has("with --profile bf16+tp4 nothing is wrong"));
 }
 
 /* Goal:  in fp8 the sums of a layer are judged from the candidate's own taps, and the experts by drift.
