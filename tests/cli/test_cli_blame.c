@@ -202,6 +202,41 @@ TEST(suspect)
     ck_assert(has("out", "\"verdict\":\"suspect\""));
 }
 
+/* Goal:  a parameter of experts that is a little off is named at large widths too.
+ * Given: a layer of 2,048 channels with experts of 1,024, run with alpha 1.71 in place of 1.702.
+ * Claim: experts and the shared one are suspect, and alpha is named with its value; with the right alpha both pass.
+ * Seen to fail with the bound's steps for roundings to one side, as of a single sum. */
+TEST(wide_alpha)
+{
+    static const char config[] =
+        "{\"architectures\": [\"MiniMaxM3SparseForCausalLM\"], \"model_type\": \"minimax_m3_vl\", \"text_config\": {"
+        "\"hidden_size\": 2048, \"intermediate_size\": 1024, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 1, \"head_dim\": 128, \"vocab_size\": 64, \"max_position_embeddings\": 4096, "
+        "\"rms_norm_eps\": 1e-06, \"use_gemma_norm\": true, \"rope_theta\": 5000000, \"rotary_dim\": 64, "
+        "\"partial_rotary_factor\": 0.5, \"hidden_act\": \"swigluoai\", \"use_qk_norm\": true, "
+        "\"dense_intermediate_size\": 64, \"shared_intermediate_size\": 1024, \"num_local_experts\": 2, "
+        "\"num_experts_per_tok\": 1, \"n_shared_experts\": 1, \"scoring_func\": \"sigmoid\", "
+        "\"use_routing_bias\": true, \"moe_layer_freq\": [1], \"qk_norm_type\": \"per_head\", "
+        "\"swiglu_alpha\": 1.702, \"swiglu_limit\": 7.0, \"routed_scaling_factor\": 2.0, "
+        "\"sparse_attention_config\": {\"use_sparse_attention\": false}}}";
+    char other[sizeof config];
+    memcpy(other, config, sizeof config);
+    memcpy(strstr(other, "1.702"), "1.710", 5);
+    write_text(in_folder("right.json"), config);
+    write_text(in_folder("other.json"), other);
+    ck_assert_int_eq(m3ref("synth %s %s", in_folder("right.json"), in_folder("right")), 0);
+    ck_assert_int_eq(m3ref("synth %s %s", in_folder("other.json"), in_folder("other")), 0);
+    for (int wrong = 0; wrong < 2; wrong++) {
+        const char *const from = in_folder(wrong ? "other" : "right");
+        ck_assert_int_eq(m3ref("run %s --ids 1,5,9,30,22,17,60,2 --dump %s", from, in_folder("dump")), 0);
+        const int status = m3ref("blame %s %s --ids 1,5,9,30,22,17,60,2 --profile fp32 --force", in_folder("right"),
+                                 in_folder("dump"));
+        ck_assert_int_eq(status, wrong ? 2 : 0);
+        ck_assert_int_eq(has("out", "culprit  layers.0.moe.expert_out"), wrong);
+        ck_assert_int_eq(has("out", "alpha looks like 1.7"), wrong);
+    }
+}
+
 /* Another model or case, unless forced; nothing that matches; nothing that can be judged. */
 TEST(not_comparable)
 {

@@ -61,7 +61,7 @@ static int filter_elements(struct m3_filter_elements *e, const struct m3_two_sid
         e->d[i] = c[i] - r[i];
         e->g[i] = by[i];
         e->v[i] = variance;
-        e->b[i] = bias_of(k.most, B[i], variance, r[i]) + k.of_y * fabs(r[i]);
+        e->b[i] = bias_of(k.most, B[i], variance, r[i]) + k.of_walk * walks[i] + k.of_y * fabs(r[i]);
         e->s[i] = k.of_shape * shape[i];
         parts += by[i] != 0;
     }

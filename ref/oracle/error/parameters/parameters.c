@@ -187,6 +187,20 @@ static double constant_error(const struct m3_setting *s, const struct m3_paramet
     return 1.5 * rounded_constant(constant, m3_profile_store(s->profile, name)) * (attends ? 1 : constant);
 }
 
+/* The honest errors that go to one side. The bound of a gated MLP has every step of its sums in it, each multiplied by the
+ * largest slope that follows: four times its walk is as much as four roundings of a sum's terms are of a sum. */
+static struct m3_filter_rules rules_of(const struct m3_setting *s, const struct m3_parameter_question *q,
+                                       const struct parameter *p)
+{
+    const double steps = (double)(q->values->n + q->values->f), most = (steps < 4 ? steps : 4) * q->values->u;
+    struct m3_filter_rules rules = { .of_y = shared_rounding(s, q, p), .of_shape = constant_error(s, q, p) };
+    if (p->op == M3_OP_GATED_MLP || p->op == M3_OP_EXPERT) {
+        rules.of_walk = 4 * q->values->u;
+        rules.of_y = 16 * q->values->u;
+    } else rules.most = most;
+    return rules;
+}
+
 /* The elements of a tap on their way into a filter. */
 struct collecting {
     struct m3_filter *filter;
@@ -302,11 +316,8 @@ static int test(struct m3_tier_result *result, struct m3_trace *trace, const str
                 const struct m3_parameter_question *q, const struct groups *g, const struct parameter *p,
                 struct m3_error *error)
 {
-    const double steps = (double)(q->values->n + q->values->f);
     struct m3_filter filter;
-    struct collecting c = {
-        &filter, q, g, { (steps < 4 ? steps : 4) * q->values->u, shared_rounding(s, q, p), constant_error(s, q, p) }
-    };
+    struct collecting c = { &filter, q, g, rules_of(s, q, p) };
     int found;
     int status = room(&filter, g, columns_of(g, p->op), q->tap, error);
     if (status) return status;

@@ -20,7 +20,7 @@ struct m3_filter_terms {
 
 /* How far honest errors are off, beside what a tap's bound says: shares of |y|, and of a pattern. */
 struct m3_filter_rules {
-    double most, of_y, of_shape; /* most: u times the number of roundings that may go to one side */
+    double most, of_walk, of_y, of_shape; /* most: u times the number of roundings that may go to one side */
 };
 
 /* Elements of a tap in a format of so many bits. */

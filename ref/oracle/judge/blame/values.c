@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "oracle/judge/blame/private/blame.h"
-#include "oracle/error/parameters/parameters.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/side_by_side.h"
 
@@ -102,7 +101,6 @@ static int test_parameters(const struct m3_blaming *b, const struct m3_blame_ite
     if (out->tiers.status) return M3_OK;
     int status = m3_side_by_side_parameters(&out->tiers, s, rules, &tap, b->error);
     out->verdict = out->tiers.verdict;
-    if (out->tiers.parameter.name) m3_parameter_say(out->note, sizeof out->note, &out->tiers.parameter);
     return status;
 }
 
