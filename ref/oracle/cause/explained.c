@@ -76,8 +76,12 @@ static int run_whole(const struct explaining *e, const struct m3_profile *profil
 static int try(void *self, const struct m3_profile *profile, int *passes)
 {
     const struct explaining *e = self;
+    const struct m3_finding *culprit = e->result->first;
+    const struct m3_blame_item *item = m3_blame_find(e->given, culprit->id, culprit->layer);
     int status = M3_OK;
     *passes = 1;
+    if (item && item->dumped)
+        status = m3_blame_emulate(passes, e->given, item, culprit->rank > 0 ? culprit->index[0] : 0, profile);
     for (enum extent extent = e->result->first->rank > 0 ? ONE_ROW : ALL; extent <= ALL && !status && *passes; extent++)
         status = judge(e, profile, extent, passes);
     return status || !*passes ? status : run_whole(self, profile, passes);

@@ -131,13 +131,14 @@ static int is_row_by_row(const struct m3_mistaken *m)
 }
 
 /* Queries of attention see all keys of their own block, so the rows end with a block or with the last row. */
-static void choose_rows(struct m3_mistaken *m, int64_t near)
+static void choose_rows(struct m3_mistaken *m, int64_t near, int64_t numbers)
 {
     const int64_t all = m->item->rows, block = m3_max(1, m->b->setting->model->config.block);
     m->rows = all;
     if (is_of_text(m->item) && choose_held(m, near)) return;
     if (is_row_by_row(m)) {
-        m->rows = m3_min(all, m3_max(FEW, MANY / m3_max(1, m->item->width)));
+        m->rows =
+            m3_min(all, m3_max(numbers > 0 ? 1 : FEW, (numbers > 0 ? numbers : MANY) / m3_max(1, m->item->width)));
         m->first = m3_max(0, m3_min(near - m->rows / 2, all - m->rows));
         return;
     }
@@ -172,13 +173,13 @@ static int cut_model(struct m3_mistaken *m)
 }
 
 int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, const struct m3_blame_item *item,
-                    int64_t near)
+                    int64_t near, int64_t numbers)
 {
     struct m3_mistaken *m = *mistaken = calloc(1, sizeof *m);
     if (!m) return m3_fail_memory(b->error, item->name, sizeof *m);
     m->b = b;
     m->item = item;
-    choose_rows(m, near);
+    choose_rows(m, near, numbers);
     m->view = *b->setting->the_case;
     if (is_of_text(item)) {
         const int64_t module = m3_mtp_module_of(item->layer);
@@ -416,7 +417,7 @@ static void other_tap(struct m3_tap_values *right, struct making *k, const struc
     const struct m3_mistaken *m = k->of;
     struct m3_mistaken *other = NULL;
     int applies = 0;
-    int status = m3_mistaken_new(&other, m->b, item, m->first + m->rows - 1);
+    int status = m3_mistaken_new(&other, m->b, item, m->first + m->rows - 1, 0);
     if (!status && other->first == m->first && other->rows >= m->rows)
         status = m3_mistaken_make(right, &applies, other, NULL);
     m3_mistaken_free(other);
@@ -478,7 +479,9 @@ static void give_experts(struct m3_mistaken *m, const struct m3_mistake *mistake
         m->layers[l].experts = is_large ? NULL : m->b->setting->model->layers[m->at + l].experts;
 }
 
-int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake)
+/* `read`: what linear operators round their inputs to, the largest of which is known or 0; NULL: nothing. */
+static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake,
+                     const struct m3_profile *read, double largest)
 {
     const struct m3_setting *s = m->b->setting;
     struct making k = { .of = m, .mistake = mistake };
@@ -489,6 +492,7 @@ int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken
     give_experts(m, mistake);
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
+        if (read) m3_mistake_store_within(k.run, read, largest);
         k.request = *m3_mistaken_request(k.run);
         k.request.threads = is_small(m) ? 1 : s->ctx->threads;
         k.request.linear = s->ctx->linear;
@@ -516,4 +520,15 @@ int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken
     else if (status == M3_INTERNAL && !k.failed) k.failed = m3_fail_memory(m->b->error, m->item->name, 0);
     m3_error_free(&k.why);
     return k.failed;
+}
+
+int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake)
+{
+    return make_with(out, applies, m, mistake, NULL, 0);
+}
+
+int m3_mistaken_emulate(struct m3_tap_values *out, int *applies, struct m3_mistaken *m,
+                        const struct m3_profile *profile, double largest)
+{
+    return make_with(out, applies, m, NULL, profile, largest);
 }

@@ -14,9 +14,10 @@ int m3_mistaken_reaches(const struct m3_blaming *b, const struct m3_blame_item *
 /* The number of operators from what the dump holds up to this tap, roughly: 1 if it holds all that the tap reads. */
 int64_t m3_mistaken_depth(const struct m3_blaming *b, struct m3_blame_item *item);
 
-/* Only some rows of a large tap are computed: `near` is one of them. M3_INTERNAL. Call m3_mistaken_free in any case. */
+/* Only some rows of a large tap are computed: `near` is one of them. Where rows do not depend on each other, they have
+ * about so many numbers; 0: many. M3_INTERNAL. Call m3_mistaken_free in any case. */
 int m3_mistaken_new(struct m3_mistaken **mistaken, const struct m3_blaming *b, const struct m3_blame_item *item,
-                    int64_t near);
+                    int64_t near, int64_t numbers);
 void m3_mistaken_free(struct m3_mistaken *mistaken);    /* NULL is fine */
 /* The rows of the tap that are computed. */
 void m3_mistaken_rows(int64_t *first, int64_t *rows, const struct m3_mistaken *mistaken);
@@ -25,5 +26,10 @@ void m3_mistaken_rows(int64_t *first, int64_t *rows, const struct m3_mistaken *m
  * it. The caller frees `out`, also on failure. M3_INTERNAL. */
 int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *mistaken,
                      const struct m3_mistake *mistake);
+
+/* What an engine makes of them that has no mistake, and whose linear operators read their inputs as the profile says.
+ * largest: as for m3_mistake_store_within. */
+int m3_mistaken_emulate(struct m3_tap_values *out, int *applies, struct m3_mistaken *mistaken,
+                        const struct m3_profile *profile, double largest);
 
 #endif

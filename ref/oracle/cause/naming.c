@@ -339,7 +339,7 @@ int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item
     struct naming n = { .b = b, .item = item, .dumped = dumped, .made = made };
     n.is_coarse = fmax(at.before, at.here) > 0x1p-24;
     n.answers = calloc((size_t)m3_mistake_count() + M3_MOST_NAMED, sizeof *n.answers);
-    int status = n.answers ? m3_mistaken_new(&n.mistaken, b, item, worst_row(item->blamed))
+    int status = n.answers ? m3_mistaken_new(&n.mistaken, b, item, worst_row(item->blamed), 0)
                            : m3_fail_memory(b->error, "mistakes", sizeof *n.answers);
     if (!status) status = try_named(&n, b->named);
     forget_answers(&n);

@@ -66,7 +66,7 @@ static int begin(struct scoring *c, const struct m3_tap_values *dumped, const st
     const int64_t width = made->y.width, near = c->item->rows - 1;
     int64_t first = 0, rows = m3_min(dumped->rows, m3_max(FEW, MANY / m3_max(1, width)));
     /* Operands that are given one by one are not in a dump, from which mistakes could be made. */
-    int status = b->side.file ? m3_mistaken_new(&c->mistaken, b, c->item, near) : M3_OK;
+    int status = b->side.file ? m3_mistaken_new(&c->mistaken, b, c->item, near, 0) : M3_OK;
     if (status) return status;
     if (c->mistaken) m3_mistaken_rows(&first, &rows, c->mistaken);
     const size_t room = (size_t)(rows * width) + 1;

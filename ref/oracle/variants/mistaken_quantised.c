@@ -1,5 +1,4 @@
-/* Runs whose linear operators read their inputs rounded, as the profile says. Inside an expert the input of the last
- * product stays as it is. */
+/* Runs whose linear operators read their inputs rounded, as the profile says. */
 #include <math.h>
 #include <string.h>
 
@@ -15,8 +14,8 @@ static double largest_of(const double *x, int64_t n)
 }
 
 /* mine := what the operator of the tap being made reads of x [T,cols]; x itself if it is not quantised, NULL if memory
- * is short. */
-static const double *read_by(struct m3_ctx *ctx, const double *x, int64_t T, int64_t cols)
+ * is short. largest: of the whole tensor; 0: of x. */
+static const double *read_by(struct m3_ctx *ctx, const double *x, int64_t T, int64_t cols, double largest)
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
     char name[96];
@@ -32,12 +31,12 @@ static const double *read_by(struct m3_ctx *ctx, const double *x, int64_t T, int
         return mine;
     }
     const int64_t group = m3_codes_group(&rule, cols);
-    const double all = m3_codes_need_tensor(&rule) ? largest_of(x, T * cols) : 0;
+    const double all = !m3_codes_need_tensor(&rule) ? 0 : largest > 0 ? largest : largest_of(x, T * cols);
     for (int64_t t = 0; mine && t < T; t++)
         for (int64_t k = 0; k < cols; k += group) {
             const int64_t at = t * cols + k, n = m3_min(group, cols - k);
-            const double largest = rule.group == M3_GROUP_TENSOR ? all : largest_of(x + at, n);
-            const struct m3_code_scale scale = m3_codes_scale(&rule, largest, all);
+            const double most = rule.group == M3_GROUP_TENSOR ? all : largest_of(x + at, n);
+            const struct m3_code_scale scale = m3_codes_scale(&rule, most, all);
             for (int64_t i = at; i < at + n; i++) mine[i] = m3_coded(&rule, x[i], &scale);
         }
     return mine;
@@ -46,9 +45,11 @@ static const double *read_by(struct m3_ctx *ctx, const double *x, int64_t T, int
 static int linear(struct m3_ctx *ctx, double *y, const double *x, const struct m3_weight *w, const double *bias,
                   int64_t T)
 {
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
     const size_t mark = m3_scratch_mark(ctx);
-    const double *mine = read_by(ctx, x, T, w->cols);
-    const int status = mine ? m3_run_of(ctx)->exact.linear(ctx, y, mine, w, bias, T) : M3_INTERNAL;
+    const int reads_norm = w->cols == run->model.config.H && m3_tap_being_made(ctx) != M3_TAP_EXPERT_OUT;
+    const double *mine = read_by(ctx, x, T, w->cols, reads_norm ? run->largest : 0);
+    const int status = mine ? run->exact.linear(ctx, y, mine, w, bias, T) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -58,9 +59,12 @@ static int experts(struct m3_ctx *ctx, double *routed, double *each, const doubl
                    int64_t K, double factor)
 {
     const size_t mark = m3_scratch_mark(ctx);
-    const double *mine = read_by(ctx, x, T, all[0].w1.cols);
-    const int status =
-        mine ? m3_run_of(ctx)->exact.experts(ctx, routed, each, mine, ids, p, all, act, T, E, K, factor) : M3_INTERNAL;
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const double *mine = read_by(ctx, x, T, all[0].w1.cols, run->largest);
+    const int status = !mine ? M3_INTERNAL
+                       : run->reads_act
+                           ? m3_mistaken_experts(ctx, routed, each, mine, ids, p, all, act, T, E, K, factor)
+                           : run->exact.experts(ctx, routed, each, mine, ids, p, all, act, T, E, K, factor);
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -71,4 +75,11 @@ void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *prof
     run->exact = run->ops;
     run->ops.linear = linear;
     run->ops.experts = experts;
+}
+
+void m3_mistake_store_within(struct m3_mistaken_run *run, const struct m3_profile *profile, double largest)
+{
+    m3_mistake_store(run, profile);
+    run->largest = largest;
+    run->reads_act = 1;
 }

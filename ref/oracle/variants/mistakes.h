@@ -64,6 +64,9 @@ int m3_mistake_install(struct m3_mistaken_run **run, const struct m3_mistake *mi
                        const struct m3_semantics *semantics, const struct m3_case *the_case, struct m3_error *error);
 /* From now on each tap is rounded to what the profile stores there, instead of to float. It must outlive the run. */
 void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *profile);
+/* The same; and the last product of an expert reads its input rounded, as the first two do. largest: the largest number
+ * of the tensor that the tap reads, for scales of whole tensors; 0: that of the rows which are computed. */
+void m3_mistake_store_within(struct m3_mistaken_run *run, const struct m3_profile *profile, double largest);
 /* Some mistakes keep a tap for a later one. *tap, *layer: that tap; 0: the mistake keeps none. Whoever runs single taps
  * calls the request's `force` with its values first. */
 int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *mistake,

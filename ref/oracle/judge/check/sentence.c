@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "oracle/error/parameters/parameters.h"
 #include "oracle/judge/check/private/check.h"
 
 static void say_place(struct m3_text *w, const struct m3_finding *tap)
@@ -20,6 +21,7 @@ static void say_place(struct m3_text *w, const struct m3_finding *tap)
 static void say_size(struct m3_text *w, const struct m3_finding *tap)
 {
     const double share = tap->tiers.headroom;
+    char parameter[M3_PARAMETER_TEXT];
     if (tap->selection) {
         m3_text_add(w, ": rounding of the scores cannot explain %" PRId64 " of its %" PRId64 " choices; the first is",
                     tap->choices[M3_CHOICE_INADMISSIBLE], tap->elements);
@@ -34,9 +36,12 @@ static void say_size(struct m3_text *w, const struct m3_finding *tap)
         m3_text_add(w, ", where it is %.9g and should be %.9g", tap->got, tap->want);
     } else if (tap->note[0]) {
         m3_text_add(w, ": %s", tap->note);
-    } else {
+    } else if (!tap->tiers.parameter.name) {
         m3_text_add(w, ": its errors are too regular to be rounding");
     }
+    if (!tap->tiers.parameter.name) return;
+    m3_parameter_say(parameter, sizeof parameter, &tap->tiers.parameter);
+    m3_text_add(w, ": %s", parameter);
 }
 
 /* What explains it, the surest first. */
@@ -47,17 +52,20 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
         m3_text_add(w, " The engine follows another reading of the model: with --set %s nothing is wrong.",
                     check->reading);
     if (check->profile_word[0])
-        m3_text_add(
-            w, " An engine that also rounds as +%s allows gives such results: with --profile %s+%s nothing is wrong.",
-            check->profile_word, plan->profile, check->profile_word);
+        m3_text_add(w,
+                    " An engine that also rounds as +%s allows gives such results: with --profile %s+%s nothing is "
+                    "wrong.",
+                    check->profile_word, plan->profile, check->profile_word);
     if (check->mistake)
         m3_text_add(w, " It looks like the known mistake %s: %s.", culprit->mistake->id, culprit->mistake->what);
     else if (!check->reading[0] && !check->profile_word[0] && culprit->mistakes_tried > 0)
         m3_text_add(w, " No known mistake of this operator explains it (%d tried).", culprit->mistakes_tried);
-    if (check->reading[0] || check->profile_word[0]) return;
+    if (check->reading[0]) return;
     if (culprit->operators > 1)
         m3_text_add(w, " The dump does not show which operator is wrong: dump %s too.", culprit->since);
-    else m3_text_add(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->made_by, culprit->section);
+    else
+        m3_text_add(w, " %s at the engine's %s, and compare it with SPEC %s.",
+                    check->profile_word[0] ? "If yours does not, look" : "Look", culprit->made_by, culprit->section);
 }
 
 /* Do all taps before the culprit pass? */

@@ -103,19 +103,29 @@ static real stacked(const struct chosen *c, int64_t row, int64_t F, int64_t i)
     return i < F ? c->gate[row * F + i] : c->up[row * F + i - F];
 }
 
-static int apply_expert(struct m3_ctx *ctx, struct chosen *c, const struct m3_expert *e,
-                        const struct m3_activation *act)
+static int activate(struct m3_ctx *ctx, struct chosen *c, const struct m3_activation *act, int64_t F)
 {
     const struct m3_change *change = m3_run_of(ctx)->change;
-    const int64_t F = e->w1.rows;
-    const int status = m3_right()->linear(ctx, c->gate, c->x, &e->w1, NULL, c->n) ||
-                       m3_right()->linear(ctx, c->up, c->x, &e->w3, NULL, c->n);
-    for (int64_t i = 0; i < c->n * F && !status; i++) {
+    if (!change->gated)
+        return act->oai ? m3_right()->swiglu_oai(ctx, c->y, c->gate, c->up, c->n, F, act)
+                        : m3_right()->swiglu(ctx, c->y, c->gate, c->up, c->n, F);
+    for (int64_t i = 0; i < c->n * F; i++) {
         const int64_t r = i / F, f = 2 * (i % F);
         c->y[i] = change->interleaved ? change->gated(stacked(c, r, F, f), stacked(c, r, F, f + 1), act)
                                       : change->gated(c->gate[i], c->up[i], act);
     }
-    return status ? status : m3_right()->linear(ctx, c->out, c->y, &e->w2, NULL, c->n);
+    return M3_OK;
+}
+
+static int apply_expert(struct m3_ctx *ctx, struct chosen *c, const struct m3_expert *e,
+                        const struct m3_activation *act)
+{
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const struct m3_ops *last = run->reads_act ? &run->ops : m3_right();
+    int status = m3_right()->linear(ctx, c->gate, c->x, &e->w1, NULL, c->n);
+    if (!status) status = m3_right()->linear(ctx, c->up, c->x, &e->w3, NULL, c->n);
+    if (!status) status = activate(ctx, c, act, e->w1.rows);
+    return status ? status : last->linear(ctx, c->out, c->y, &e->w2, NULL, c->n);
 }
 
 int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,

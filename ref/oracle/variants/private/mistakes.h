@@ -45,7 +45,7 @@ struct m3_change {
     m3_times *times;                    /* of m3_mistaken_attend_blocks, m3_mistaken_attend_full */
     m3_place *key_at, *value_at;        /* of the operators of cache.c; NULL: each stands at its own */
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
-    m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
+    m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts; NULL: the right one */
     int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
     int factors;                        /* how many times the routed factor is applied to experts; */
     int has_factors;                    /* 0: once, as is right */
@@ -67,6 +67,8 @@ struct m3_mistaken_run {
     const struct m3_profile *profile; /* NULL: taps are stored as floats */
     struct m3_request request;
     struct m3_ops ops, exact; /* exact: those that `ops` call with quantised inputs */
+    int reads_act; /* the last product of m3_mistaken_experts is that of `ops` */
+    double largest; /* of the tensor that the tap reads; 0: that of the rows at hand */
     struct m3_replacement replacement;
     struct m3_force force;
     enum m3_tap last; /* the last computed tap, and its layer; M3_TAPS: none yet */
