@@ -386,7 +386,7 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(
 BITS := $(filter $(patsubst %,$(BUILD)/once/%,base/% io/% ops/% model/% ranks/%),$(ONCE:ref/%.c=$(BUILD)/once/%.o))
 $(BUILD)/tests/ordered_bits: tests/support/ordered_bits.c $(BITS) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LDLIBS)
 
 # For scripts/judging_from_little.py.
 $(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mistaken.h $(LIBRARY)

@@ -366,5 +366,34 @@ TEST(bad_candidates)
     ck_assert(has("err", "--cache-out: got it with a case of several sequences"));
     ck_assert(!exists("cache"));
     ck_assert_int_eq(m3ref("generate " TINY " --case %s", in_folder("case")), 65);
-    ck_assert(has("err", "only run, compare, blame and check take several"));
+    ck_assert(has("err", "only run, grad, compare, blame and check take several"));
+}
+
+/* Claim: what takes only one sequence refuses several by a line that says so; an option of usage by status 64.
+ * Seen to fail with the envelope's case compared before the number of sequences. */
+TEST(only_one_sequence)
+{
+    static const struct {
+        const char *line;
+        int status;
+    } refused[] = {
+        { "compare @/d @/d --envelope @/e", 64 },
+        { "check " TINY " @/d --case @/case --layers 1:2", 64 },
+        { "run " TINY " --case @/case --hidden @/d --layers 1:2", 64 },
+        { "run " TINY " --case @/case --decisions @/d", 64 },
+        { "generate " TINY " --case @/case", 65 },
+        { "explain " TINY " --case @/case --tap logits --token 1 --channel 0", 65 },
+        { "envelope " TINY " --case @/case --profile bf16 --runs 1 --out @/e2", 65 },
+        { "picture @/d @/picture.html", 65 },
+        { "op add --make @/cases --from @/d --tap layers.0.mid --model " TINY, 65 },
+    };
+    char line[400];
+    write_padded(in_folder("case"));
+    ck_assert_int_eq(m3ref("run " TINY " --case %s --dump %s", in_folder("case"), in_folder("d")), 0);
+    ck_assert_int_eq(
+        m3ref("envelope " TINY " --ids 1,2,3 --profile fp32 --runs 1 --taps logits --out %s", in_folder("e")), 0);
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        ck_assert_int_eq(m3ref("%s", with_folder(line, refused[i].line)), refused[i].status);
+        ck_assert_msg(has("err", "several sequences") && error_lines() == 1, "%s", refused[i].line);
+    }
 }

@@ -187,6 +187,10 @@ struct inputs {
 /* Opens it for the reference's model and case, as far as stated. */
 static int open_envelope(struct inputs *inputs, const char *path, struct m3_error *error)
 {
+    if (inputs->layout.count > 0)
+        return m3_fail(error, M3_USAGE,
+                       "--envelope: got it with a reference of several sequences, expected one: an "
+                       "envelope is made of one sequence");
     const struct m3_origin origin = m3_origin_of_file(inputs->reference);
     return m3_envelope_open(&inputs->envelope, path, &origin, inputs->profile, error);
 }
@@ -210,10 +214,6 @@ static int split(struct inputs *inputs, const struct arguments *arguments, struc
         return m3_fail(error, M3_NOT_COMPARABLE, "%s: got several sequences, but %s holds one, expected as many",
                        m3_safetensors_path(inputs->candidate), m3_safetensors_path(inputs->reference));
     if (count == 0) return m3_batch_drop_ones(&inputs->candidate, m3_batch_longest(inputs->reference), notes, error);
-    if (arguments->envelope != NULL)
-        return m3_fail(error, M3_USAGE,
-                       "--envelope: got it with a reference of several sequences, expected one: an "
-                       "envelope is made of one sequence");
     const char **hashes = calloc((size_t)count, sizeof *hashes);
     int status = hashes != NULL ? check_several(inputs, arguments->options.force, error)
                                 : m3_fail_memory(error, "sequences", (size_t)count * sizeof *hashes);

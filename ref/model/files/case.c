@@ -232,8 +232,8 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
         status = m3_fail(error, M3_BAD_INPUT, "%s: input_ids: got no such tensor, expected I32 or I64 [T]", path);
     if (!status && m3_is_batch(file))
         status = m3_fail(error, M3_BAD_INPUT,
-                         "%s: input_ids: got several sequences, expected one, [T]: only run, compare, blame and check "
-                         "take several",
+                         "%s: input_ids: got several sequences, expected one, [T]: only run, grad, compare, blame and "
+                         "check take several",
                          path);
     if (!status) status = refuse_unsupported(file, path, error);
     if (!status) status = read_vector(&ids, &T, id_tensor, path, error);

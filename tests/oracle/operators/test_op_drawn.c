@@ -6,6 +6,7 @@
 
 #include "model/engine.h"
 #include "oracle/operators/drawn/file.h"
+#include "oracle/operators/planned.h"
 #include "oracle/operators/plans.h"
 
 TIMEOUT(240);
@@ -213,5 +214,36 @@ TEST(stale_sets)
         ck_assert_msg(status == (count == 2 ? M3_WRONG : M3_OK), "%d cases: status %d", count, status);
         if (count == 2) ck_assert(strstr(error.text, "the results of the case before") != NULL);
         m3_error_free(&error);
+    }
+}
+
+/* ---- the released sizes */
+
+/* Goal:  `--sizes real`: attention over 65,536 tokens with 64 heads, of which some rows are judged; a MoE block of 128
+ *        experts, whose weights are not stored.
+ * Seen to fail with 32,768 tokens, with 64 experts, with all rows judged, and with weights of experts that are stored. */
+TEST(released_sizes)
+{
+    static const struct {
+        const char *op, *letters;
+        int64_t sizes[4];
+        int drawn;
+    } claims[] = {
+        { "attend_full", "TQGD", { 65536, 64, 4, 128 }, 0 },      { "attend_blocks", "TQGD", { 65536, 64, 4, 128 }, 0 },
+        { "sparse_attention", "TQGD", { 65536, 64, 4, 128 }, 0 }, { "experts", "EFHK", { 128, 3072, 6144, 4 }, 3 },
+        { "moe_block", "EFHK", { 128, 3072, 6144, 4 }, 3 },
+    };
+    const struct m3_make_options options = { .sizes = M3_SIZES_REAL, .seed = 1, .dtype = M3_BF16 };
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
+        struct m3_planned_case planned;
+        struct m3_error error = { 0 };
+        int drawn = 0;
+        ck_assert_int_eq(m3_plan_case(&planned, m3_operator_named(claims[i].op), NULL, 0, &options, &error), M3_OK);
+        for (int k = 0; k < 4; k++)
+            ck_assert_int_eq(planned.dims[(unsigned char)claims[i].letters[k]], claims[i].sizes[k]);
+        for (int k = 0; k < planned.count; k++) drawn += planned.operands[k].is_drawn;
+        ck_assert_int_eq(drawn, claims[i].drawn);
+        ck_assert(claims[i].drawn || (planned.row_count > 0 && planned.row_count < 65536));
+        m3_planned_free(&planned);
     }
 }

@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "model/files/origin.h"
 #include "model/semantics.h"
+#include "oracle/judge/batch/split.h"
 #include "oracle/operators/fragment.h"
 #include "oracle/operators/from_dump/private.h"
 #include "oracle/operators/from_dump/rows.h"
@@ -62,6 +63,8 @@ static int open_run(struct cutting *c, struct m3_model **model, struct m3_safete
 {
     struct m3_cut_run *run = &c->run;
     int status = m3_safetensors_open(dump, c->options->dump, c->error);
+    if (!status && m3_is_dump_of_several(*dump))
+        status = m3_fail(c->error, M3_BAD_INPUT, "%s: got several sequences, expected one", c->options->dump);
     if (!status) status = m3_model_open(model, c->options->model, NULL, c->error);
     if (status) return status;
     run->model = *model, run->dump = *dump;
