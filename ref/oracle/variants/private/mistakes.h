@@ -30,8 +30,8 @@ typedef int m3_reads(struct m3_ctx *ctx, double *mine, const double *x, int64_t 
 /* w [rows,cols] := the numbers of a matrix stored like this; on entry w holds the right ones. */
 typedef void m3_expands(double *w, const struct m3_weight *stored);
 
-/* The row of a fused matrix that stands in place of row n of member `place`. Its `count` members start at `starts`, which
- * ends with the number of its rows. */
+/* The row of a fused matrix that stands in place of row n of member `place`. Its `count` members start at `starts`,
+ * which ends with the number of its rows. */
 typedef int64_t m3_row_at(const struct m3_config *c, const int64_t *starts, int count, int place, int64_t n);
 
 /* mine [down,across] := the scales of a matrix, which are stored as `scales`, each of so many bytes. */
