@@ -471,12 +471,15 @@ static int is_small(const struct m3_mistaken *m)
 }
 
 /* A mistake in stored matrices expands all of a layer: experts are not given to it where they are too large. */
-static void give_experts(struct m3_mistaken *m, const struct m3_mistake *mistake)
+static void give_weights(struct m3_mistaken *m, const struct m3_mistake *mistake)
 {
     const struct m3_config *c = &m->part.config;
     const int is_large = mistake && (mistake->needs & M3_NEEDS_MX32) && c->E * 3 * c->F > EXPANDED / m3_max(1, c->H);
-    for (int64_t l = 0; m->layers && l < 1 + m->part.mtp_modules; l++)
-        m->layers[l].experts = is_large ? NULL : m->b->setting->model->layers[m->at + l].experts;
+    for (int64_t l = 0; m->layers && l < 1 + m->part.mtp_modules; l++) {
+        m->layers[l] = m->b->setting->model->layers[m->at + l];
+        m3_mistake_borrow(&m->layers[l], mistake, m->b->setting->model, m->at + l);
+        if (is_large) m->layers[l].experts = NULL;
+    }
 }
 
 /* `read`: what linear operators round their inputs to, the largest of which is known or 0; NULL: nothing. */
@@ -489,7 +492,7 @@ static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken
     *applies = 0;
     if (s->semantics->jitter != 0 || s->the_case->p0 > 0) return M3_OK;
     if (mistake && m3_mistake_missing(mistake, s->model, s->semantics, s->the_case)) return M3_OK;
-    give_experts(m, mistake);
+    give_weights(m, mistake);
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
         if (read) m3_mistake_store_within(k.run, read, largest);

@@ -2,6 +2,8 @@
 #ifndef M3_ORACLE_JUDGE_SIDE_BY_SIDE_H
 #define M3_ORACLE_JUDGE_SIDE_BY_SIDE_H
 
+#include <math.h>
+
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/tiers.h"
@@ -19,6 +21,12 @@ int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t ro
 void m3_side_by_side_free(struct m3_side_by_side *s);
 /* Allows element i a further error up to `error`, uniformly distributed. */
 void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error);
+/* Of a right error of element i: u of sums, and of storing, which tells where far more was stored than is right. */
+static inline double m3_side_by_side_variance(const struct m3_side_by_side *s, int64_t i, double u, double stored)
+{
+    const double walk = u * s->walk[i], rounding = stored * s->got[i];
+    return fmax(walk * walk / 3 + (s->variance ? s->variance[i] : 0), rounding * rounding / 3);
+}
 /* Adds a recomputed row; dumped: unit roundoff of the candidate's dump. Returns the memory for the candidate's row;
  * NULL: the row was not recomputed, or its inputs made it NaN. */
 double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,

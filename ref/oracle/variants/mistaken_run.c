@@ -14,8 +14,9 @@
 
 /* Of two with the same results in a tap the first is named: what is wrong in modules alone before what is everywhere. */
 static const struct m3_mistake_section *const sections[] = {
-    &m3_mistakes_select, &m3_mistakes_index, &m3_mistakes_attend, &m3_mistakes_cache,   &m3_mistakes_mtp,
-    &m3_mistakes_rope,   &m3_mistakes_norm,  &m3_mistakes_mlp,    &m3_mistakes_weights, &m3_mistakes_vision,
+    &m3_mistakes_select,  &m3_mistakes_index, &m3_mistakes_attend, &m3_mistakes_cache,
+    &m3_mistakes_mtp,     &m3_mistakes_rope,  &m3_mistakes_norm,   &m3_mistakes_mlp,
+    &m3_mistakes_weights, &m3_mistakes_load,  &m3_mistakes_vision,
 };
 
 enum { SECTIONS = sizeof sections / sizeof sections[0] };
@@ -59,6 +60,11 @@ static int has_long_picture(const struct m3_config *c, const struct m3_pictures 
     return p->images + p->videos > 1;
 }
 
+static int has_blocks(const struct m3_config *c)
+{
+    return c->matrix_scaling == M3_SCALE_MX32 || c->matrix_scaling == M3_SCALE_128X128;
+}
+
 static int64_t farthest(const struct m3_case *the_case)
 {
     int64_t far = 0;
@@ -98,6 +104,7 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
         { M3_NEEDS_MODULE, modules > 0, "a module of multi-token prediction" },
         { M3_NEEDS_TWO_MODULES, modules > 1, "a second module of multi-token prediction" },
         { M3_NEEDS_FAR, farthest(the_case) >= 10000, "a position of 10,000 or more" },
+        { M3_NEEDS_SCALES, has_blocks(c), "matrices with a scale per block" },
         { M3_NEEDS_WHOLE_NORM, c->qk_norm_whole, "a norm over all heads of q and k" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -114,6 +121,13 @@ int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *
     *layer = *tap == M3_TAP_OUT ? c->layers - 1 : 0;
     while (*tap == M3_TAP_INDEX_BLOCKS && *layer < c->layers && !m3_config_sparse(c, *layer)) (*layer)++;
     return 1;
+}
+
+void m3_mistake_borrow(struct m3_layer *layer, const struct m3_mistake *mistake, const struct m3_model *model,
+                       int64_t l)
+{
+    if (!mistake || !mistake->change || !mistake->change->borrows || l + 1 >= model->config.layers) return;
+    mistake->change->borrows(layer, &model->layers[l + 1]);
 }
 
 double m3_mistake_routed_factor(const struct m3_mistake *mistake, const struct m3_config *c)
@@ -180,6 +194,14 @@ int m3_each_layer(struct m3_mistaken_run *run, struct m3_error *error,
     for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++)
         status = change(run, l, error);
     return status;
+}
+
+/* In ascending order: the next layer still has its own. */
+static int borrow_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    (void)error;
+    m3_mistake_borrow(&run->model.layers[l], run->mistake, &run->model, l);
+    return M3_OK;
 }
 
 double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error)
@@ -285,6 +307,7 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     run->force = (struct m3_force){ .self = run, .replace = follow };
 
     int status = mistake && mistake->reading ? m3_semantics_set(&run->semantics, mistake->reading, error) : M3_OK;
+    if (!status && run->change->borrows) status = m3_each_layer(run, error, borrow_in);
     if (!status && run->change->prepare) status = run->change->prepare(run, error);
     run->request = m3_case_request(the_case);
     run->request.end_layer = run->model.config.layers;

@@ -30,6 +30,7 @@ enum m3_mistake_needs {
     M3_NEEDS_TWO_MODULES = 1 << 17,
     M3_NEEDS_FAR = 1 << 18,             /* a position of 10,000 or more */
     M3_NEEDS_WHOLE_NORM = 1 << 19,      /* q and k are normalised over all heads */
+    M3_NEEDS_SCALES = 1 << 20,          /* matrices with a scale per 32 columns, or per 128x128 */
 };
 
 struct m3_change;
@@ -71,6 +72,10 @@ void m3_mistake_store_within(struct m3_mistaken_run *run, const struct m3_profil
  * calls the request's `force` with its values first. */
 int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *mistake,
                      const struct m3_config *config);
+/* Some mistakes take weights of the next layer. Whoever gives a run a part of `model` calls this before for each layer
+ * of the part, number l of `model`; it changes nothing if the mistake takes none, or there is none. */
+void m3_mistake_borrow(struct m3_layer *layer, const struct m3_mistake *mistake, const struct m3_model *model,
+                       int64_t l);
 /* How often the sum of the routed experts is multiplied by what it should be: 1 without such a mistake; NULL: none. */
 double m3_mistake_routed_factor(const struct m3_mistake *mistake, const struct m3_config *config);
 /* The arguments for m3_engine_f64()->forward. The caller sets threads, linear and sink of the request. */

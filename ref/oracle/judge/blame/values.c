@@ -168,7 +168,10 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     if (!status && s.rows > 0) {
         status = settle(out, b, &s, item, &rules);
         if (!status) status = test_parameters(b, item, &s, &rules);
-        if (!status) status = m3_blame_judge_outputs(b, item, &s, m3_setting_arithmetic(rules.setting, s.count).u);
+        const double u = m3_setting_arithmetic(rules.setting, s.count).u;
+        int has_term = 0;
+        if (!status) status = m3_blame_judge_operands(&has_term, b, item, &s, u);
+        if (!status && !has_term) status = m3_blame_judge_outputs(b, item, &s, u);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(out, "its inputs are missing or no numbers in every row");

@@ -114,6 +114,8 @@ static int activate(struct m3_ctx *ctx, struct chosen *c, const struct m3_activa
         c->y[i] = change->interleaved ? change->gated(stacked(c, r, F, f), stacked(c, r, F, f + 1), act)
                                       : change->gated(c->gate[i], c->up[i], act);
     }
+    for (int64_t i = 0; i < c->n * F && change->is_half; i++)
+        if (i % F >= (F + 1) / 2) c->y[i] = 0;
     return M3_OK;
 }
 
@@ -194,19 +196,34 @@ static int of_rank(struct m3_ctx *ctx, real *routed, real *each, const real *x, 
     return status;
 }
 
-/* The weights of expert e are those of expert e + 1. */
-static int next_expert_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+/* The weights of expert e are those of expert e + by. */
+static int later_expert(struct m3_mistaken_run *run, int64_t l, int64_t by, struct m3_error *error)
 {
     const int64_t E = run->model.config.E;
     const struct m3_expert *stored = run->model.layers[l].experts;
     int status = m3_own_experts(run, l, error);
-    for (int64_t e = 0; e < E && stored && !status; e++) run->model.layers[l].experts[e] = stored[(e + 1) % E];
+    for (int64_t e = 0; e < E && stored && !status; e++) run->model.layers[l].experts[e] = stored[(e + by) % E];
     return status;
+}
+
+static int next_expert_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    return later_expert(run, l, 1, error);
 }
 
 static int next_expert(struct m3_mistaken_run *run, struct m3_error *error)
 {
     return m3_each_layer(run, error, next_expert_in);
+}
+
+static int other_rank_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    return later_expert(run, l, (run->model.config.E + 1) / 2, error);
+}
+
+static int other_rank(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, other_rank_in);
 }
 
 static int other_factor(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
@@ -344,6 +361,11 @@ static const struct m3_mistake all[] = {
       "*.moe.expert_out,*.moe.routed", M3_OP_EXPERT, M3_NEEDS_EXPERTS, NULL, NULL, M3_CHANGE(.ops.experts = of_rank) },
     { "moe.next_expert", "experts are numbered from 1: the weights of the next one are used", "*.moe.expert_out",
       M3_OP_EXPERT, M3_NEEDS_EXPERTS, NULL, NULL, M3_CHANGE(.prepare = next_expert) },
+    { "moe.rank_order", "two ranks have each other's experts", "*.moe.expert_out", M3_OP_EXPERT, M3_NEEDS_EXPERTS, NULL,
+      NULL, M3_CHANGE(.prepare = other_rank) },
+    { "moe.half_expert", "the second half of each expert's rows is missing, as without another rank's shard",
+      "*.moe.expert_out", M3_OP_EXPERT, M3_NEEDS_OAI | M3_NEEDS_EXPERTS, NULL, NULL,
+      M3_CHANGE(.ops.experts = m3_mistaken_experts, .gated = right, .is_half = 1) },
     { "moe.scale_shared", "the shared expert gets the factor too", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED,
       "a factor other than 1", NULL, M3_CHANGE(.ops.add = scaled_shared) },
     { "moe.no_shared", "the shared expert is missing", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED, NULL, NULL,

@@ -6,24 +6,108 @@
 
 /* ---- 8-bit weights */
 
-/* Replaces the numbers of each matrix with a scale per 32 columns. */
-static int expand_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+/* Replaces the numbers of a matrix with a scale per 32 columns. */
+static int expand(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error)
+{
+    const struct m3_weight stored = *w;
+    if (w->scaling != M3_SCALE_MX32) return M3_OK;
+    double *numbers = m3_own_weight(run, w, error);
+    if (!numbers) return M3_INTERNAL;
+    run->change->expands(numbers, &stored);
+    return M3_OK;
+}
+
+/* Replaces the scales of a matrix with a scale per block; its codes stay where they are. */
+static int rescale(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error)
+{
+    const int is_mx = w->scaling == M3_SCALE_MX32;
+    const int64_t down = is_mx ? w->rows : (w->rows + 127) / 128,
+                  across = is_mx ? (w->cols + 31) / 32 : (w->cols + 127) / 128;
+    const size_t bytes = is_mx ? 1 : sizeof(float);
+    if (!w->scales || (!is_mx && w->scaling != M3_SCALE_128X128)) return M3_OK;
+    unsigned char *mine = m3_own(run, down * across, bytes, error);
+    if (!mine) return M3_INTERNAL;
+    run->change->rescales(mine, w->scales, down, across, bytes);
+    w->scales = mine;
+    return M3_OK;
+}
+
+typedef int change_one(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error);
+
+static int each_matrix(struct m3_mistaken_run *run, int64_t l, struct m3_error *error, change_one *change)
 {
     struct m3_layer *at = &run->model.layers[l];
+    struct m3_weight *all[] = { &at->q_proj,       &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
+                                &at->index_k_proj, &at->gate,   &at->up,     &at->down };
+    int status = M3_OK;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && !status; i++) status = change(run, all[i], error);
+    return status;
+}
+
+static int each_expert(struct m3_mistaken_run *run, int64_t l, struct m3_error *error, change_one *change)
+{
     int status = m3_own_experts(run, l, error);
-    struct m3_weight *of_layer[] = { &at->q_proj,       &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
-                                     &at->index_k_proj, &at->gate,   &at->up,     &at->down };
-    const int64_t count = 9 + (at->experts ? 3 * run->model.config.E : 0);
-    for (int64_t i = 0; i < count && !status; i++) {
-        struct m3_expert *e = i < 9 ? NULL : &at->experts[(i - 9) / 3];
-        struct m3_weight *w = !e ? of_layer[i] : (i - 9) % 3 == 0 ? &e->w1 : (i - 9) % 3 == 1 ? &e->w3 : &e->w2;
-        const struct m3_weight stored = *w;
-        if (w->scaling != M3_SCALE_MX32) continue;
-        double *numbers = m3_own_weight(run, w, error);
-        if (!numbers) return M3_INTERNAL;
-        run->change->expands(numbers, &stored);
+    struct m3_expert *e = run->model.layers[l].experts;
+    for (int64_t i = 0; e && i < run->model.config.E && !status; i++) {
+        status = change(run, &e[i].w1, error);
+        if (!status) status = change(run, &e[i].w3, error);
+        if (!status) status = change(run, &e[i].w2, error);
     }
     return status;
+}
+
+static int expand_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    int status = each_matrix(run, l, error, expand);
+    return status ? status : each_expert(run, l, error, expand);
+}
+
+static int rescale_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    return each_matrix(run, l, error, rescale);
+}
+
+static int rescale_all(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, rescale_layer);
+}
+
+static int rescale_experts_of(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    return each_expert(run, l, error, rescale);
+}
+
+static int rescale_experts(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, rescale_experts_of);
+}
+
+/* The scales were stored by columns. */
+static void transposed(unsigned char *mine, const unsigned char *scales, int64_t down, int64_t across, size_t bytes)
+{
+    for (int64_t r = 0; r < down; r++)
+        for (int64_t c = 0; c < across; c++)
+            memcpy(mine + (size_t)(r * across + c) * bytes, scales + (size_t)(c * down + r) * bytes, bytes);
+}
+
+/* A block has the scale of the one before. */
+static void one_late(unsigned char *mine, const unsigned char *scales, int64_t down, int64_t across, size_t bytes)
+{
+    memcpy(mine, scales, bytes);
+    memcpy(mine + bytes, scales, (size_t)(down * across - 1) * bytes);
+}
+
+static int unscaled_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    struct m3_weight *w = &run->model.layers[l].o_proj;
+    (void)error;
+    w->scaling = M3_UNSCALED, w->scales = NULL;
+    return M3_OK;
+}
+
+static int unscaled(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, unscaled_in);
 }
 
 static int expand_all(struct m3_mistaken_run *run, struct m3_error *error)
@@ -82,6 +166,15 @@ static const struct m3_mistake all[] = {
       M3_OP_LINEAR, M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = expand_all, .expands = requantise) },
     { "quant.block_shape", "scales per 32 columns are read as scales per 128x128", "*.q_proj", M3_OP_LINEAR,
       M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = expand_all, .expands = wrong_blocks) },
+    { "quant.transposed", "the scales of blocks are read transposed", "*.q_proj", M3_OP_LINEAR, M3_NEEDS_SCALES, NULL,
+      NULL, M3_CHANGE(.prepare = rescale_all, .rescales = transposed) },
+    { "quant.transposed:experts", "the scales of the experts' blocks are read transposed", "*.moe.expert_out",
+      M3_OP_EXPERT, M3_NEEDS_SCALES | M3_NEEDS_EXPERTS, NULL, NULL,
+      M3_CHANGE(.prepare = rescale_experts, .rescales = transposed) },
+    { "quant.one_late", "a block has the scale of the block before it", "*.q_proj", M3_OP_LINEAR, M3_NEEDS_SCALES, NULL,
+      NULL, M3_CHANGE(.prepare = rescale_all, .rescales = one_late) },
+    { "quant.unscaled", "o_proj is read without its scales", "*.attn_out", M3_OP_LINEAR, M3_NEEDS_SCALES, NULL, NULL,
+      M3_CHANGE(.prepare = unscaled) },
     { "config.dense_default", "no layer is sparse, for the map of layers is not read", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_CHOICE, NULL, NULL, M3_CHANGE(.prepare = all_dense) },
 };

@@ -30,6 +30,13 @@ typedef int m3_reads(struct m3_ctx *ctx, double *mine, const double *x, int64_t 
 /* w [rows,cols] := the numbers of a matrix stored like this; on entry w holds the right ones. */
 typedef void m3_expands(double *w, const struct m3_weight *stored);
 
+/* The row of a fused matrix that stands in place of row n of member `place`. Its `count` members start at `starts`,
+ * which ends with the number of its rows. */
+typedef int64_t m3_row_at(const struct m3_config *c, const int64_t *starts, int count, int place, int64_t n);
+
+/* mine [down,across] := the scales of a matrix, which are stored as `scales`, each of so many bytes. */
+typedef void m3_rescales(unsigned char *mine, const unsigned char *scales, int64_t down, int64_t across, size_t bytes);
+
 /* Frequencies theta^(-2i/dim), i < count, multiplied by coordinate a: time 0, row 1, column 2. */
 struct m3_axis {
     int a;
@@ -46,13 +53,17 @@ struct m3_change {
     m3_place *key_at, *value_at;        /* of the operators of cache.c; NULL: each stands at its own */
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
     m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts; NULL: the right one */
-    int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
+    int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack; */
+    int is_half;                        /* the second half of the rows is missing */
     int factors;                        /* how many times the routed factor is applied to experts; */
     int has_factors;                    /* 0: once, as is right */
     enum m3_tap keeps; /* INDEX_BLOCKS of the first sparse layer, OUT of the last layer; 0: nothing */
     m3_reads *reads; /* of m3_mistaken_linear, for the tap `reader` */
     enum m3_tap reader;
     m3_expands *expands; /* of matrices with a scale per 32 columns */
+    m3_rescales *rescales; /* of matrices with a scale per block */
+    m3_row_at *row_at; /* of fused matrices */
+    void (*borrows)(struct m3_layer *mine, const struct m3_layer *next); /* weights of the next layer */
     int64_t (*channels)(const struct m3_config *c); /* by which logits are scaled */
     int (*axes)(struct m3_axis axes[3], int64_t U); /* of m3_mistaken_vision_rope */
 };
@@ -157,6 +168,7 @@ struct m3_mistake_section {
     int count;
 };
 extern const struct m3_mistake_section m3_mistakes_select, m3_mistakes_index, m3_mistakes_attend, m3_mistakes_cache,
-    m3_mistakes_rope, m3_mistakes_norm, m3_mistakes_mlp, m3_mistakes_weights, m3_mistakes_vision, m3_mistakes_mtp;
+    m3_mistakes_rope, m3_mistakes_norm, m3_mistakes_mlp, m3_mistakes_weights, m3_mistakes_load, m3_mistakes_vision,
+    m3_mistakes_mtp;
 
 #endif

@@ -106,6 +106,10 @@ int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item
 struct m3_side_by_side;
 int m3_blame_judge_outputs(const struct m3_blaming *b, const struct m3_blame_item *item,
                            const struct m3_side_by_side *s, double u);
+/* operands.c: the same for one term of a sum: an operand of an addition, an expert. *is_found: one is lost, or has a
+ * factor of its own. A tap that fails keeps its verdict. M3_INTERNAL. */
+int m3_blame_judge_operands(int *is_found, const struct m3_blaming *b, const struct m3_blame_item *item,
+                            const struct m3_side_by_side *s, double u);
 /* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
 int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item);
 
