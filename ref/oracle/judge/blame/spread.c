@@ -13,7 +13,7 @@
 /* Roundings of coarse numbers give 1 / 2 on average, and 1 at most, of the variance that the profile allows. */
 static const double above_all = 1.25;
 /* Above the median of the others, in logarithms, and not within what a mixture of right kernels gives. */
-static const double above_others = 0.5, not_small = 0.4;
+static const double above_others = 0.5, not_small = 0.3;
 /* The part of y that errors make up, beside that of the others, over the coarsest unit roundoff: what is cut off. Sums
  * of rounded weights and gates have means of their own. */
 static const double aside = 1 / 32.0, aside_in_sums = 1 / 8.0;

@@ -172,6 +172,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
         if (!status) status = test_parameters(b, item, &s, &rules);
         if (!status) status = m3_blame_judge_outputs(b, item, &s, m3_setting_arithmetic(rules.setting, s.count).u);
         if (!status) status = m3_blame_judge_spread(b, item, &s, m3_setting_arithmetic(rules.setting, s.count).u);
+        if (!status) m3_blame_judge_bits(b, item, &s);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(out, "its inputs are missing or no numbers in every row");
