@@ -172,6 +172,8 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
         int has_term = 0;
         if (!status) status = m3_blame_judge_operands(&has_term, b, item, &s, u);
         if (!status && !has_term) status = m3_blame_judge_outputs(b, item, &s, u);
+        if (!status) status = m3_blame_judge_spread(b, item, &s, u);
+        if (!status) m3_blame_judge_bits(b, item, &s);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(out, "its inputs are missing or no numbers in every row");
