@@ -194,16 +194,40 @@ static int try_mistake(struct named *best, struct scoring *c, const struct m3_mi
     int applies;
     int status = m3_mistaken_make(&y, &applies, c->mistaken, mistake);
     const double effect = !status && applies && is_of_tap(c, &y) ? direct(c, &y, ZEROS) : 0;
-    if (effect > same) status = try(best, c, mistake, mistake->id, effect);
+    /* What it does to taps after its first one is not asked of a pass. */
+    const int is_first = m3_mistaken_reaches(c->b, c->item, mistake);
+    if (effect > same) status = try(best, c, mistake, mistake->id, is_first ? effect : 0);
     m3_tap_values_free(&y);
     return status;
+}
+
+static int is_named(const struct m3_blame_named *named, const struct m3_mistake *mistake)
+{
+    for (int i = 0; named && i < named->count; i++)
+        if (named->mistakes[i] == mistake) return 1;
+    return 0;
+}
+
+/* Is it named here first? Later taps are not asked for it again. */
+static int is_new(struct m3_blame_named *named, const struct m3_mistake *mistake)
+{
+    if (is_named(named, mistake)) return 0;
+    if (named && named->count < M3_MOST_NAMED) named->mistakes[named->count++] = mistake;
+    return 1;
+}
+
+/* May it show here, or has it been named at an earlier tap? */
+static int is_tried(const struct scoring *c, const struct m3_mistake *mistake)
+{
+    if (m3_cause_permitted(mistake, 0)) return 0;
+    return m3_mistaken_reaches(c->b, c->item, mistake) || is_named(c->b->named, mistake);
 }
 
 static int try_mistakes(struct named *best, struct scoring *c)
 {
     int applies = 1, status = M3_OK;
     for (int k = 0; k < m3_mistake_count() && !status && applies; k++) {
-        if (!m3_mistaken_reaches(c->b, c->item, m3_mistake_at(k)) || m3_cause_permitted(m3_mistake_at(k), 0)) continue;
+        if (!is_tried(c, m3_mistake_at(k))) continue;
         if (!c->right.data) {
             status = m3_mistaken_make(&c->right, &applies, c->mistaken, NULL);
             applies = !status && applies && is_of_tap(c, &c->right);
@@ -211,15 +235,6 @@ static int try_mistakes(struct named *best, struct scoring *c)
         if (applies) status = try_mistake(best, c, m3_mistake_at(k));
     }
     return status;
-}
-
-/* Is it named here first? Later taps are not asked for it again. */
-static int is_new(struct m3_blame_named *named, const struct m3_mistake *mistake)
-{
-    for (int i = 0; named && i < named->count; i++)
-        if (named->mistakes[i] == mistake) return 0;
-    if (named && named->count < M3_MOST_NAMED) named->mistakes[named->count++] = mistake;
-    return 1;
 }
 
 static void write_name(struct m3_finding *out, const struct named *best, struct m3_blame_named *named)

@@ -247,6 +247,26 @@ TEST(pair)
     forget();
 }
 
+/* Goal:  what a mistake does to later taps is not taken for other mistakes.
+ * Given: a run whose layers have the next one's weights, under a profile whose inputs are codes of 4 bits.
+ * Claim: no other mistake is named.
+ * Seen to fail, at the outputs of experts, with mistakes tried only where they first show. */
+TEST(one_name)
+{
+    int named = 0;
+    open_model("tiny", "nvfp4");
+    const struct m3_mistake *mistake = m3_mistake_named("load.next_layer");
+    good(mistaken_dump(in_folder("dump"), NULL, mistake, model, &the_case, profile, &error));
+    judge(in_folder("dump"));
+    for (int64_t i = 0; i < result.count; i++) {
+        const struct m3_mistake *one = result.findings[i].mistake;
+        ck_assert_msg(!one || one == mistake, "%s: named %s", result.findings[i].tap, one ? one->id : "");
+        named += one == mistake;
+    }
+    ck_assert_int_gt(named, 10);
+    forget();
+}
+
 /* Goal:  a mistake is named on a sequence of which only some rows are tried.
  * Given: 300 tokens, and mistakes of attention, caches, selection, norms and rotation, a third of them in each slice.
  * Claim: they are named.
