@@ -47,6 +47,7 @@ struct division {
     const struct m3_tap_values *experts; /* of each output; NULL: the place of an output is its head */
     int64_t places;
     double u, coarse, aside; /* coarse: of storing the tap; aside 0: errors may have a mean */
+    double not_stored;       /* `coarse` if the numbers show that they were not rounded so; or 0 */
     unsigned char *repeated; /* [rows]: alike to another row, and so are its errors */
 };
 
@@ -77,8 +78,8 @@ static int by_size(const void *a, const void *b)
 static void add(struct unit *to, const struct division *d, int64_t i)
 {
     const struct m3_side_by_side *s = d->s;
-    const double walk = d->u * s->walk[i], v = walk * walk / 3 + (s->variance ? s->variance[i] : 0);
-    const double y = s->want[i], off = s->got[i] - y;
+    const double y = s->want[i], off = s->got[i] - y, walk = d->u * s->walk[i], stored = d->not_stored * y;
+    const double v = walk * walk / 3 + (s->variance ? s->variance[i] - stored * stored / 3 : 0);
     if (!(v > 0) || !isfinite(y) || !isfinite(off)) return;
     to->lines_up += off * y / v;
     to->size += y * y / v;
@@ -322,6 +323,14 @@ static int reads_dumped(const struct m3_blaming *b, const struct m3_blame_item *
     return 1;
 }
 
+/* Router logits may be stored coarsely, but float routers are common. */
+static int is_stored_finely(const struct m3_side_by_side *s, enum m3_tap tap, enum m3_dtype stored)
+{
+    int64_t off = 0;
+    for (int64_t i = 0; tap == M3_TAP_ROUTER_LOGITS && i < s->count; i++) off += !m3_on_grid(s->got[i], stored);
+    return 2 * off > s->count;
+}
+
 /* Where the tap is stored coarsely, and keys and values are not: their roundings are common to all rows. */
 static int begin(struct division *d, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
@@ -336,6 +345,7 @@ static int begin(struct division *d, const struct m3_blaming *b, const struct m3
     d->aside = has_codes ? 0 : part * fmax(at.before, at.here);
     d->width = item->width;
     d->coarse = at.here;
+    if (is_stored_finely(d->s, item->tap, m3_profile_dtype(profile, item->name))) d->not_stored = at.here;
     d->outputs = d->places = item->dumped->rank == 3 ? item->dumped->shape[1] : 1;
     if (op == M3_OP_EXPERT) {
         d->experts = m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer);
