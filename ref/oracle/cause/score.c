@@ -20,6 +20,9 @@
 static const double half = 0.5, clear = 6, shared = 2, one_sided = 0.25;
 /* From here on it is no right program's: what saturates in codes shows less than half of its mistake. */
 static const double unsure = 0.3;
+/* What lies in one row alone has no standard error: the rounding of one value before the tap moves the whole row, and as
+ * far as so many standard deviations, times the square root of its width. */
+static const double one_row = 3.5;
 /* A mistake that moves the results by less, relative to them in L2, is small beside the rounding of codes itself. */
 static const double least_effect = 0.01;
 /* Results that differ by less are the same: they are rounded to float. */
@@ -175,6 +178,8 @@ static int try(struct named *best, struct scoring *c, const struct m3_mistake *m
     struct m3_fit own;
     int hidden = 0;
     int status = fit(&own, c);
+    if (!isfinite(own.standard_error) && own.length < one_row * sqrt((double)c->s.count / (double)c->s.rows))
+        return status;
     if (!status && is_mistake(&own) && own.explained > best->fit.explained)
         *best = (struct named){ mistake, what, own };
     else if (!status && !out->blind_to && effect >= least_effect && out->verdict == M3_VERDICT_PASS)
