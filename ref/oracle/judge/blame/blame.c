@@ -288,6 +288,7 @@ static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, co
         if (before.verdict != M3_VERDICT_FAIL && before.verdict != M3_VERDICT_SUSPECT) return M3_OK;
         status = m3_trace_recompute_as(&made, b->trace, item->tap, item->layer, as, b->error);
         if (!status && !made.missing[0]) {
+            item->blamed->note[0] = 0;
             status = m3_blame_judge_values(b, item, dumped, &made);
             if (!m3_verdict_is_better(&item->blamed->tiers, &before.tiers)) *item->blamed = before;
         }

@@ -13,6 +13,7 @@
 /* As in outputs.c: so many standard deviations are no chance, and so many roundings may be common to all elements of an
  * operand, and of an expert, whose weights are rounded. */
 static const double clear = 16, shared[] = { 0.125, 1 };
+static const double several = 8;
 /* A coefficient of -1 is a term that is missing. */
 static const double lost = -0.6;
 /* Of a tap that fails, a term is told if what its factor does not explain is rounding, or so small a part. */
@@ -21,6 +22,7 @@ static const double rest_of_it = 0.1;
 /* Weighted sums over the elements of a term g, with r the rest of the sum and d the error. */
 struct fit {
     double gg, gr, rr, gd, rd;
+    double fourth; /* sum g^4 / v^2 */
 };
 
 struct terms {
@@ -72,7 +74,8 @@ static void add(struct terms *t, int64_t term, int64_t r, const double *g, doubl
         const double v = m3_side_by_side_variance(s, at, t->u, t->here);
         const double own = times * g[i], rest = s->want[at] - own, d = s->got[at] - s->want[at];
         if (!(v > 0) || !isfinite(own) || !isfinite(rest) || !isfinite(d)) continue;
-        f.gg += own * own / v, f.gr += own * rest / v, f.rr += rest * rest / v;
+        f.gg += own * own / v, f.fourth += own * own / v * (own * own / v), f.gr += own * rest / v,
+            f.rr += rest * rest / v;
         f.gd += own * d / v, f.rd += rest * d / v;
     }
     t->fits[term] = f;
@@ -127,6 +130,8 @@ static struct found find(const struct terms *t, double scale)
         const double both = f->gg + f->rr + 2 * f->gr, own = (f->gg * f->rr - f->gr * f->gr) / both;
         if (!(own > 1e-9 * f->gg) || !isfinite(own)) continue;
         const double part = (f->gd * (f->rr + f->gr) - f->rd * (f->gg + f->gr)) / (own * both);
+        /* A value near 0, which shows a factor best, is not enough. */
+        if (!(f->gg * f->gg >= several * f->fourth)) continue;
         const double explained = part * (2 * f->gd - part * f->gg);
         if (!(fabs(part) >= shared[t->each != NULL] * t->unit + clear * scale / sqrt(own))) continue;
         if (explained > found.explained) found.term = j, found.part = part, found.explained = explained;

@@ -16,6 +16,8 @@
 static const double clear = 16;
 /* A part of -1 is zeros, one of -2 the other sign. */
 static const double lost = -0.6;
+/* A constant, which a value near 0 shows best, has to be that of so many values. */
+static const double several = 8;
 /* Of a tap that fails, a kind is told if what its factors do not explain is rounding, or so small a part. */
 static const double rest_of_it = 0.1;
 
@@ -44,7 +46,7 @@ struct division {
 /* Of values that belong together; g is y, or 1 for a constant. */
 struct sums {
     double lines_up, size; /* sum d g / v, sum g^2 / v */
-    double leans; /* sum y / v, if g is 1 */
+    double leans, fourth; /* if g is 1: sum y / v, sum g^4 / v^2 */
 };
 
 /* Those of one kind that are off. */
@@ -119,7 +121,7 @@ static void add(struct sums *sums, const struct division *d, int64_t i, int is_s
     if (!(v > 0) || !isfinite(want) || !isfinite(got)) return;
     sums->lines_up += (got - want) * g / v;
     sums->size += g * g / v;
-    if (is_shift) sums->leans += want / v;
+    if (is_shift) sums->leans += want / v, sums->fourth += g / (v * v);
 }
 
 static void sum_outputs(struct sums *each, const struct division *d, int threads, int is_shift)
@@ -127,7 +129,7 @@ static void sum_outputs(struct sums *each, const struct division *d, int threads
     const int64_t all = d->s->rows * d->outputs;
 #pragma omp parallel for num_threads(threads)
     for (int64_t p = 0; p < all; p++) {
-        each[p] = (struct sums){ 0, 0, 0 };
+        each[p] = (struct sums){ 0 };
         for (int64_t i = p * d->width; i < (p + 1) * d->width; i++) add(&each[p], d, i, is_shift);
     }
 }
@@ -137,13 +139,14 @@ static int64_t gather(struct sums *sums, const struct division *d, enum kind kin
 {
     const int64_t all = d->s->rows * d->outputs;
     const int64_t count = kind == OUTPUT ? all : kind == ROW ? d->s->rows : kind == PLACE ? d->places : 1;
-    for (int64_t i = 0; i < count; i++) sums[i] = (struct sums){ 0, 0, 0 };
+    for (int64_t i = 0; i < count; i++) sums[i] = (struct sums){ 0 };
     for (int64_t p = 0; p < all; p++) {
         const int64_t number = number_of(d, kind, p);
         if (number < 0) continue;
         sums[number].lines_up += each[p].lines_up;
         sums[number].size += each[p].size;
         sums[number].leans += each[p].leans;
+        sums[number].fourth += each[p].fourth;
     }
     return count;
 }
@@ -155,7 +158,7 @@ static void sum_channels(struct sums *sums, const struct division *d, int thread
 #pragma omp parallel for num_threads(threads)
     for (int64_t first = 0; first < d->channels; first += TOGETHER) {
         const int64_t end = m3_min(d->channels, first + TOGETHER);
-        for (int64_t i = first; i < end; i++) sums[i] = (struct sums){ 0, 0, 0 };
+        for (int64_t i = first; i < end; i++) sums[i] = (struct sums){ 0 };
         for (int64_t r = 0; r < rows; r++)
             for (int64_t i = first; i < end; i++) add(&sums[i], d, r * d->channels + i, 0);
     }
@@ -164,7 +167,7 @@ static void sum_channels(struct sums *sums, const struct division *d, int thread
 static int64_t gather_blocks(struct sums *sums, const struct sums *channels, int64_t count, int64_t size)
 {
     const int64_t blocks = (count + size - 1) / size;
-    for (int64_t i = 0; i < blocks; i++) sums[i] = (struct sums){ 0, 0, 0 };
+    for (int64_t i = 0; i < blocks; i++) sums[i] = (struct sums){ 0 };
     for (int64_t i = 0; i < count; i++) {
         sums[i / size].lines_up += channels[i].lines_up;
         sums[i / size].size += channels[i].size;
@@ -178,7 +181,7 @@ static double part_of(const struct sums *sums) { return sums->size > 0 ? sums->l
 
 static double mean_of(const struct sums *sums, int64_t count)
 {
-    struct sums all = { 0, 0, 0 };
+    struct sums all = { 0 };
     for (int64_t i = 0; i < count; i++) all.lines_up += sums[i].lines_up, all.size += sums[i].size;
     return part_of(&all);
 }
@@ -213,6 +216,7 @@ static struct found find(const struct division *d, enum kind kind, int is_shift,
         /* A row whose values are multiplied by an allowed factor has a mean. Where values are near 0, errors are not as
          * much smaller as elsewhere. */
         const double allowed = is_shift ? unit * fabs(sums[i].leans) / sums[i].size : unit;
+        if (is_shift && !(sums[i].size * sums[i].size >= several * sums[i].fourth)) continue;
         const int is_lost = !is_shift && part <= lost && deviation <= 1;
         if (!is_lost && !(fabs(part - mean) >= allowed + spread * deviation)) continue;
         if (is_lost > found.are_lost) found.count = 0, found.explained = 0, found.are_lost = 1;

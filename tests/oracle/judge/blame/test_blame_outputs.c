@@ -304,3 +304,38 @@ LOOP_TEST(terms, SUMS)
     free(by);
     judge(sums[_i].tap, sums[_i].verdict, sums[_i].note);
 }
+
+/* ---- errors without a pattern */
+
+/* Goal:  errors that no factor and no constant makes are not said to be such, and what passes has no note.
+ * Given: draws that skip roundings, so that taps judged alone fail; some pass as norms that round 1 + w.
+ * Claim: no note tells a constant or a term; no tap that passes has a note.
+ * Seen to fail with constants that one value near 0 shows; with the note of a reading of the norm that did not pass. */
+TEST(no_pattern)
+{
+    const struct m3_semantics semantics = model->config.semantics;
+    const struct m3_blame_options options = { .is_alone = 1 };
+    struct m3_honest *drawn;
+    int failed = 0;
+    good(m3_profile_open(&profile, "mlx_bf16", &error));
+    const struct m3_setting setting = {
+        .model = model, .semantics = &semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
+    };
+    good(m3_honest_new(&drawn, model, &semantics, profile, NULL, the_case.T, &error));
+    for (int number = 0; number < 4; number++) {
+        good(honest_dump(in_folder("dump"), NULL, drawn, number, model, &the_case, &error));
+        good(m3_safetensors_open(&file, in_folder("dump"), &error));
+        good(m3_blame(&result, &setting, file, &options, &error));
+        for (int64_t i = 0; i < result.count; i++) {
+            const struct m3_finding *f = &result.findings[i];
+            failed += f->verdict == M3_VERDICT_FAIL;
+            ck_assert_msg(!strstr(f->note, "shifted") && !strstr(f->note, "terms"), "%s: %s", f->tap, f->note);
+            ck_assert_msg(f->verdict != M3_VERDICT_PASS || !f->note[0], "%s: %s", f->tap, f->note);
+        }
+        m3_judgement_free(&result);
+        m3_safetensors_close(file);
+    }
+    ck_assert_int_gt(failed, 10);
+    m3_honest_free(drawn);
+    m3_profile_close(profile);
+}
