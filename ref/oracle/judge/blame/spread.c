@@ -287,8 +287,9 @@ static void say(struct m3_finding *out, const struct division *d, enum kind kind
     char what[64];
     if (found->times > 0) snprintf(what, sizeof what, "%.3g times their mean square", found->times);
     else snprintf(what, sizeof what, "%+.2g of the values, as if they were cut off", found->part);
-    m3_finding_note(out, "%" PRId64 " of its %" PRId64 " %s have other errors than the rest, the first %s %" PRId64
-                    ": %s", found->count, found->all, noun, kind == OUTPUT ? "in row" : "is", first, what);
+    m3_finding_note(out,
+                    "%" PRId64 " of its %" PRId64 " %s have other errors than the rest, the first %s %" PRId64 ": %s",
+                    found->count, found->all, noun, kind == OUTPUT ? "in row" : "is", first, what);
 }
 
 static void object(struct m3_finding *out)
@@ -367,8 +368,8 @@ static void judge_units(struct m3_finding *out, struct units *units, const struc
     judge(out, units, d, CHANNEL);
 }
 
-int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_side_by_side *s, double u)
+int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_side_by_side *s,
+                          double u)
 {
     struct m3_finding *out = item->blamed;
     struct division d = { .s = s, .u = u };

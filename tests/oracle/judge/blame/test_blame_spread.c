@@ -42,7 +42,7 @@ enum { HEADS = 6, CHOSEN = 5 };
 struct element {
     int64_t row, channel, width;
     int32_t expert; /* of an output; -1: none */
-    double random;  /* uniform in [-1, 1) */
+    double random; /* uniform in [-1, 1) */
 };
 
 static double none(double x, const struct element *at)

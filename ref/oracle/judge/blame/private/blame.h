@@ -112,8 +112,8 @@ int m3_blame_judge_operands(int *is_found, const struct m3_blaming *b, const str
                             const struct m3_side_by_side *s, double u);
 /* spread.c: after those: outputs, heads, experts and channels whose errors are larger than those of the rest, and a tap
  * whose errors are larger than roundings explain. M3_INTERNAL. */
-int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_side_by_side *s, double u);
+int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_side_by_side *s,
+                          double u);
 /* few_bits.c: after those: rows, heads and taps whose numbers all lack bits. */
 void m3_blame_judge_bits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_side_by_side *s);
 /* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
