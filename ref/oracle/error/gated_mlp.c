@@ -56,11 +56,15 @@ static double over_u(double bound, double steps, double u)
 struct bounded {
     const struct m3_gate *gate;
     const struct m3_arithmetic *how;
-    double *act, *act_error, *act_variance; /* [T,F]: input of w2; error over u, variance times 3 over u^2 */
+    double *act;                            /* [T,F]: input of w2 */
+    double *act_error;                      /* and its error, with (F + f) |a| for what w2 adds; over u */
+    double *act_variance;                   /* times 3 over u^2 */
     double *y, *bound, *walk;               /* [T,H] */
     int64_t H, F;
     struct m3_walk walk1, walk3, walk2;
 };
+
+static double steps_of(const struct m3_walk *walk) { return (double)(walk->cols + walk->weight_roundings); }
 
 /* A gate or an up: its value, its bound over u, the square of its walk. */
 struct linear_sum {
@@ -70,10 +74,9 @@ struct linear_sum {
 static struct linear_sum sum_of(const struct m3_piece *piece, int weight, int64_t at, const struct m3_walk *walk,
                                 double u)
 {
-    const double y = m3_piece_sum(piece, weight, 0, 0)[at], mass = m3_piece_sum(piece, weight, 0, 1)[at];
-    const double squares = m3_piece_sum(piece, weight, 0, 2)[at], walked = m3_piece_walked(piece, weight)[at];
-    const double steps = (double)(walk->cols + walk->weight_roundings);
-    return (struct linear_sum){ y, over_u(mass, steps, u), m3_walk2(walk, y, walked, squares, y) };
+    const double y = m3_piece_sum(piece, weight, 0, 0)[at], mass = m3_piece_sum(piece, weight, 0, 2)[at];
+    const double squares = m3_piece_sum(piece, weight, 0, 1)[at], walked = m3_piece_walked(piece, weight)[at];
+    return (struct linear_sum){ y, over_u(mass, steps_of(walk), u), m3_walk2(walk, y, walked, squares, y) };
 }
 
 /* Bounds of the activation of a gate and an up that have bounds themselves:
@@ -87,7 +90,8 @@ static void activate(const struct bounded *mlp, int64_t at, const struct linear_
     const double own = m3_gate_bound(z, w, mlp->gate, mlp->how);
     const struct m3_gate_slopes s = m3_gate_slopes(z, w, u * gate->error, u * up->error, mlp->gate);
     mlp->act[at] = m3_gate_value(z, w, mlp->gate);
-    mlp->act_error[at] = s.by_gate * gate->error + s.by_up * up->error + over_u(own, steps, u);
+    mlp->act_error[at] = s.by_gate * gate->error + s.by_up * up->error + over_u(own, steps, u) +
+                         steps_of(&mlp->walk2) * fabs(mlp->act[at]);
     mlp->act_variance[at] = s.by_gate * s.by_gate * gate->walk2 + s.by_up * s.by_up * up->walk2 + steps * own * own;
 }
 
@@ -103,18 +107,20 @@ static void bound_act(const void *self, const struct m3_piece *piece)
         }
 }
 
-/* B = |w2| e + (F + f) |w2| |a|: the whole allowance over u. */
+/* B = |w2| (e + (F + f) |a|) and the underflow of its steps: the whole allowance over u. */
 static void bound_out(const void *self, const struct m3_piece *piece)
 {
     const struct bounded *mlp = self;
-    const double *error = m3_piece_sum(piece, 0, 0, 3), *variance = m3_piece_sum(piece, 0, 0, 4);
+    const double *y = m3_piece_sum(piece, 0, 0, 0), *squares = m3_piece_sum(piece, 0, 0, 1);
+    const double *error = m3_piece_sum(piece, 0, 0, 2), *variance = m3_piece_sum(piece, 0, 0, 3);
+    const double *walked = m3_piece_walked(piece, 0), u = mlp->how->u;
+    const double underflow = steps_of(&mlp->walk2) * m3_bound_eta(u) / u;
     for (int64_t t = 0; t < piece->rows; t++)
         for (int64_t l = 0; l < piece->lanes; l++) {
             const int64_t from = l * piece->stride + t, at = (piece->t0 + t) * mlp->H + piece->n0 + l;
-            const struct linear_sum out = sum_of(piece, 0, from, &mlp->walk2, mlp->how->u);
-            mlp->y[at] = out.y;
-            mlp->bound[at] = error[from] + out.error;
-            mlp->walk[at] = sqrt(variance[from] + out.walk2);
+            mlp->y[at] = y[from];
+            mlp->bound[at] = error[from] + (error[from] > 0 ? underflow : 0);
+            mlp->walk[at] = sqrt(variance[from] + m3_walk2(&mlp->walk2, y[from], walked[from], squares[from], y[from]));
         }
 }
 
@@ -126,18 +132,17 @@ static int bound_rows(struct m3_ctx *ctx, const struct bounded *mlp, const doubl
     const struct m3_products in = {
         .w = w1,
         .second = w3,
-        .sums = { { M3_SUM_PRODUCTS, x }, { M3_SUM_MASS, x }, { M3_SUM_SQUARES, x } },
+        .sums = { { M3_SUM_PRODUCTS, x }, { M3_SUM_SQUARES, x }, { M3_SUM_MASS, x } },
         .count = 3,
         .walks = 1,
     };
     const struct m3_products out = {
         .w = w2,
         .sums = { { M3_SUM_PRODUCTS, act },
-                  { M3_SUM_MASS, act },
                   { M3_SUM_SQUARES, act },
                   { M3_SUM_MASS, mlp->act_error },
                   { M3_SUM_VARIANCE, mlp->act_variance } },
-        .count = 5,
+        .count = 4,
         .walks = 1,
     };
     const int status = m3_products(ctx, &in, T, bound_act, mlp);

@@ -12,7 +12,7 @@
 #include "oracle/error/private/kernels.h"
 
 enum {
-    PANEL = 48,             /* weight rows of a piece, */
+    PANEL = 96,             /* weight rows of a piece, */
     STEP = 24,              /* expanded so many at a time */
     ROWS = 192,             /* rows of the operands at a time */
     DEPTH = 128,            /* columns at a time, and a block of the walk */

@@ -280,6 +280,14 @@ static int comes_in_pieces(const struct parameter *p)
     return p->op == M3_OP_ACTIVATION || p->op == M3_OP_GATED_MLP || p->op == M3_OP_EXPERT;
 }
 
+/* Each derivative of experts takes products with their matrices: that of more rows would prove no more. */
+static int64_t rows_of(const struct parameter *p, const struct m3_parameter_question *q)
+{
+    enum { MOST = 1 << 20, LEAST = 32 };        /* numbers; rows */
+    const int is_dear = p->op == M3_OP_GATED_MLP || p->op == M3_OP_EXPERT;
+    return is_dear ? m3_min(q->rows, m3_max(LEAST, MOST / m3_max(1, q->width))) : q->rows;
+}
+
 /* *found: the derivative has the tap's shape. */
 static int fill(int *found, struct collecting *c, struct m3_trace *trace, const struct parameter *p,
                 struct m3_error *error)
@@ -288,7 +296,7 @@ static int fill(int *found, struct collecting *c, struct m3_trace *trace, const 
     const struct m3_visit to = { visit, c };
     struct m3_recomputed by, by_scale = { 0 };
     const int in_pieces = comes_in_pieces(p);
-    const int64_t first = q->numbers[0], end = q->numbers[q->rows - 1] + 1;
+    const int64_t first = q->numbers[0], end = q->numbers[rows_of(p, q) - 1] + 1;
     int status =
         m3_trace_derivative(&by, trace, q->tap, q->layer, first, end, p->derivative, in_pieces ? &to : NULL, error);
     if (!status && p->unit == CAP)      /* the constant is the scale */
