@@ -135,6 +135,16 @@ static int add_directions(struct planned *x, struct m3_error *error)
     return M3_OK;
 }
 
+/* The widest tap of which they are tried: in doubles, the rows with what each may be off by, the right ones, the
+ * mistaken ones, and the operands. */
+static double direction_bytes(const struct planned *x)
+{
+    enum { ARRAYS = 16, FEW = 8, MANY = 1 << 20 };
+    const double width = (double)x->config.H * (double)m3_max(1, x->config.K);
+    const double rows = fmin((double)x->c.T, fmax(FEW, MANY / width));
+    return x->p->directions ? ARRAYS * sizeof(double) * rows * width : 0;
+}
+
 static int add_tokens(struct planned *x, struct m3_error *error)
 {
     const struct m3_engine *engine = x->p->f64_passes ? m3_engine_f64() : m3_engine_f32();
@@ -347,7 +357,7 @@ static void print(const struct planned *x)
                p->new_tokens, (double)x->token.flops, x->token_seconds);
     const double bounds = p->with_bounds || p->recomputed ? 4 * (double)pass->scores : 0;
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
-           ((p->recomputed ? 9 : 6) * (double)pass->widest + bounds + cache_bytes(x) +
+           ((p->recomputed ? 9 : 6) * (double)pass->widest + bounds + cache_bytes(x) + direction_bytes(x) +
             (p->gradients ? gradient_bytes(x) : 0)) /
                    1e9 +
                0.02);

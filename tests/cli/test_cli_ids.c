@@ -39,9 +39,24 @@ TEST(sources)
     free(want);
 }
 
+/* What the plan of a check says, in GB. */
+static double planned_memory(const char *profile)
+{
+    size_t bytes;
+    double memory = 0;
+    const int status = m3ref("check " TINY " golden/tiny/golden.safetensors.gz --plan --ids @%s --profile %s",
+                             in_folder("ids"), profile);
+    ck_assert_int_eq(status, 0);
+    char *out = (char *)read_bytes(in_folder("out"), &bytes);
+    const char *at = strstr(out, "memory: about ");
+    ck_assert(at && sscanf(at, "memory: about %lf", &memory) == 1);
+    free(out);
+    return memory;
+}
+
 /* 100,000 ids: the plan counts them, its memory does not grow with T x T, and a wrong one at the end is found at its place.
- * A cache takes 448 numbers for each token besides, 4 bytes each.
- * Seen to fail with a reader that stops after 65,536 bytes, with the block scores of all rows in the plan, and without the
+ * A cache takes 448 numbers for each token besides, 4 bytes each; a profile of coarse numbers 16 arrays of 2^20 doubles.
+ * Seen to fail without the latter, with a reader that stops after 65,536 bytes, with the block scores of all rows in the plan, and without the
  * cache in it. */
 TEST(many)
 {
@@ -57,6 +72,7 @@ TEST(many)
     ck_assert(has("out", "memory: about 0.63 GB"));
     ck_assert_int_eq(m3ref("run " TINY " --plan --ids @%s --cache-out %s", in_folder("ids"), in_folder("cache")), 0);
     ck_assert(has("out", "memory: about 0.81 GB"));
+    ck_assert_double_eq_tol(planned_memory("bf16") - planned_memory("fp32"), 0.134, 0.011);
     file = fopen(in_folder("ids"), "a");
     fprintf(file, "211\n");
     fclose(file);
