@@ -250,16 +250,27 @@ static void test(struct found *found, const struct division *d, const struct gro
         note(found, number, 0, part);
 }
 
+/* One place of many does not move the medians: then its own units may be among the others. */
+static struct found find_places(const struct units *units, const struct division *d)
+{
+    enum { MANY = 16 };
+    struct found found = { .all = d->places };
+    struct usual usual;
+    const int is_shared = d->places > MANY;
+    if (d->outputs == 1 || (is_shared && !usual_of(&usual, units, -1))) return found;
+    for (int64_t i = 0; i < d->places; i++) {
+        const struct group g = group_of(units, i);
+        if (g.count > 0 && (is_shared || usual_of(&usual, units, i))) test(&found, d, &g, &usual, PLACE, i);
+    }
+    return found;
+}
+
 static struct found find(const struct units *units, const struct division *d, enum kind kind)
 {
-    struct found found = { .all = kind == PLACE ? d->places : units->count };
+    struct found found = { .all = units->count };
     struct usual usual;
-    if (kind == PLACE && d->outputs == 1) return found;
-    for (int64_t i = 0; kind == PLACE && i < d->places; i++) {
-        const struct group g = group_of(units, i);
-        if (g.count > 0 && usual_of(&usual, units, i)) test(&found, d, &g, &usual, kind, i);
-    }
-    if (kind == PLACE || !usual_of(&usual, units, -1)) return found;
+    if (kind == PLACE) return find_places(units, d);
+    if (!usual_of(&usual, units, -1)) return found;
     for (int64_t i = 0; i < units->count; i++) {
         const struct group g = group_of_one(&units->all[i]);
         if (g.sum.count >= LEAST_ELEMENTS && g.sum.z2 > 0) test(&found, d, &g, &usual, kind, i);
