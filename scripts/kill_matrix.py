@@ -42,7 +42,8 @@ def goldens():
     with open(PAGE) as file:
         rows = [re.split(r" *\| *", line.strip().strip("|").strip()) for line in file if line.startswith("| ")]
     return {row[0]: (row[1], row[2]) for row in rows
-            if len(row) >= 5 and re.fullmatch(r"[a-z0-9]+\.[a-z0-9_]+(:[a-z]+)?", row[0]) and "." in row[2]}
+            if len(row) >= 5 and re.fullmatch(r"[a-z0-9]+\.[a-z0-9_]+(:[a-z]+)?", row[0])
+            and ("." in row[2] or row[2] in ("embed", "logits"))}
 
 
 def tables(program):

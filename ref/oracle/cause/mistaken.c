@@ -373,6 +373,25 @@ static enum m3_given align_weights(struct making *k, struct m3_tap_values *p)
     return M3_MADE;
 }
 
+static int is_present(const struct m3_weight *w) { return w && w->data; }
+
+/* Are the weights there with which the mistake computes the tap? It may take those of a layer that is not loaded. */
+static int has_weights(const struct making *k, enum m3_tap tap, int64_t layer)
+{
+    const struct m3_model *model = k->setting.model;
+    const int is_text = m3_tap_is_of_layers(tap) && layer >= 0 && m3_mtp_module_of(layer) < 0;
+    const int64_t own = is_text ? layer - k->taps.dropped : layer;
+    const struct m3_node *node = m3_graph_node(model, k->setting.semantics, tap, own);
+    for (int i = 0; i < node->weight_count; i++)
+        if (!is_present(m3_graph_weight(model, k->setting.semantics, tap, own, i))) return 0;
+    const struct m3_expert *experts = node->op == M3_OP_EXPERT || node->op == M3_OP_ROUTED
+                                          ? model->layers[m3_layer_index(&model->config, own)].experts
+                                          : NULL;
+    for (int64_t e = 0; experts && e < model->config.E; e++)
+        if (!experts[e].w1.data || !experts[e].w3.data || !experts[e].w2.data) return 0;
+    return 1;
+}
+
 /* How a tap that the dump does not hold is made. */
 static enum m3_given make(struct making *k, struct m3_tap_values *values)
 {
@@ -384,6 +403,7 @@ static enum m3_given make(struct making *k, struct m3_tap_values *values)
     if (values->tap == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer)) return weigh_experts(k, values);
     if (tap == M3_TAP_ROUTED && !k->setting.model->layers[m3_layer_index(c, layer - k->taps.dropped)].experts)
         return lack(k);
+    if (!has_weights(k, tap, layer)) return lack(k);
     if (tap == M3_TAP_MTP_EMBED_NORM) return norm_of_embedding(k, values);
     if (values->tap == M3_TAP_EXPERT_WEIGHTS && has_dumped(k, M3_TAP_EXPERTS, layer)) return align_weights(k, values);
     return M3_NOT_GIVEN;
