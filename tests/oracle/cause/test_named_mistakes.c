@@ -1,22 +1,11 @@
 /* Which known mistake explains a dump that fails: blame names it, and never names one where there is none. */
-#include "files.h"
-#include "mistaken.h"
+#include "judged.h"
 #include "slice.h"
 
 #include "model/semantics.h"
-#include "oracle/judge/blame/blame.h"
 #include "oracle/report/report.h"
 
-static struct m3_model *model;
-static struct m3_profile *profile;
-static struct m3_case the_case;
 static struct m3_semantics semantics;
-static struct m3_ctx ctx;
-static struct m3_safetensors *file;
-static struct m3_judgement result;
-static struct m3_error error, notes;
-
-static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
 static void setup(void) { make_folder(); }
 
@@ -29,12 +18,8 @@ static void forget(void)
 
 static void teardown(void)
 {
-    m3_case_free(&the_case);
-    m3_model_close(model);
     m3_profile_close(profile);
-    m3_error_free(&error);
-    m3_error_free(&notes);
-    remove_folder();
+    close_golden();
 }
 
 TIMEOUT(240);
@@ -42,11 +27,7 @@ FIXTURE(setup, teardown);
 
 static void open_model(const char *name, const char *profile_name)
 {
-    char path[256];
-    snprintf(path, sizeof path, "golden/%s/model", name);
-    good(m3_model_open(&model, path, &notes, &error));
-    snprintf(path, sizeof path, "golden/%s/case.safetensors", name);
-    good(m3_case_read(&the_case, path, &model->config, &error));
+    open_golden(name);
     good(m3_profile_open(&profile, profile_name, &error));
     semantics = model->config.semantics;
 }
@@ -54,13 +35,11 @@ static void open_model(const char *name, const char *profile_name)
 static void judge(const char *path)
 {
     const struct m3_blame_options options = { .names_mistakes = 1 };
-    good(m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS));
     const struct m3_setting setting = {
         .model = model, .semantics = &semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
     };
     good(m3_safetensors_open(&file, path, &error));
     good(m3_blame(&result, &setting, file, &options, &error));
-    m3_ctx_free(&ctx);
 }
 
 static int says(const char *text) { return result.notes.text && strstr(result.notes.text, text) != NULL; }

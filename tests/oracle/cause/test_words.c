@@ -1,37 +1,19 @@
 /* The word of a profile that explains a tap: errors of its size are not enough. */
-#include "files.h"
-#include "mistaken.h"
+#include "judged.h"
 
 #include <math.h>
-
-#include "oracle/judge/blame/blame.h"
-
-static struct m3_model *model;
-static struct m3_profile *profile;
-static struct m3_case the_case;
-static struct m3_safetensors *file;
-static struct m3_error error, notes;
-
-static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
 static void setup(void)
 {
     make_folder();
-    good(m3_model_open(&model, "golden/common/model", &notes, &error));
-    good(m3_case_read(&the_case, "golden/common/case.safetensors", &model->config, &error));
+    open_golden("common");
     good(m3_profile_open(&profile, "fp32", &error));
 }
 
 static void teardown(void)
 {
-    m3_safetensors_close(file);
-    file = NULL;
-    m3_case_free(&the_case);
-    m3_model_close(model);
     m3_profile_close(profile);
-    m3_error_free(&error);
-    m3_error_free(&notes);
-    remove_folder();
+    close_golden();
 }
 
 TIMEOUT(120);
@@ -129,11 +111,8 @@ static const struct {
 LOOP_TEST(told, sizeof engines / sizeof engines[0])
 {
     const struct m3_blame_options options = { .profile = "fp32", .names_mistakes = 1 };
-    struct m3_judgement result;
-    struct m3_ctx ctx;
     write_engine(engines[_i].reads, engines[_i].noise);
     good(m3_safetensors_open(&file, in_folder("dump"), &error));
-    good(m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS));
     const struct m3_setting setting = {
         .model = model, .semantics = &model->config.semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
     };
@@ -143,5 +122,5 @@ LOOP_TEST(told, sizeof engines / sizeof engines[0])
     ck_assert_msg(strcmp(result.explained_by, engines[_i].word) == 0, "got \"%s\", expected \"%s\"",
                   result.explained_by, engines[_i].word);
     m3_judgement_free(&result);
-    m3_ctx_free(&ctx);
+    m3_safetensors_close(file);
 }

@@ -1,40 +1,15 @@
 /* Experts, heads, rows and channels whose errors are larger than those of the rest, or whose numbers lack bits, in taps
  * that no element alone betrays. */
-#include "files.h"
-#include "mistaken.h"
-
-#include "oracle/judge/blame/blame.h"
-
-static struct m3_model *model;
-static struct m3_profile *profile;
-static struct m3_case the_case;
-static struct m3_ctx ctx;
-static struct m3_safetensors *file;
-static struct m3_judgement result;
-static struct m3_error error, notes;
-
-static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
+#include "judged.h"
 
 static void setup(void)
 {
     make_folder();
-    good(m3_model_open(&model, "golden/common/model", &notes, &error));
-    good(m3_case_read(&the_case, "golden/common/case.safetensors", &model->config, &error));
-    good(m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS));
-}
-
-static void teardown(void)
-{
-    m3_ctx_free(&ctx);
-    m3_case_free(&the_case);
-    m3_model_close(model);
-    m3_error_free(&error);
-    m3_error_free(&notes);
-    remove_folder();
+    open_golden("common");
 }
 
 TIMEOUT(240);
-FIXTURE(setup, teardown);
+FIXTURE(setup, close_golden);
 
 enum { HEADS = 6, CHOSEN = 5 };
 
