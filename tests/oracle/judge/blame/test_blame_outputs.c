@@ -127,21 +127,6 @@ static const struct edit {
 
 enum { EDITS = sizeof edits / sizeof edits[0] };
 
-static size_t place_of(const char *name, int64_t *rows, int64_t *count, int32_t *ids)
-{
-    uint64_t header;
-    good(m3_safetensors_open(&file, in_folder("right"), &error));
-    const struct m3_tensor *t = m3_safetensors_find(file, name);
-    const struct m3_tensor *experts = m3_safetensors_find(file, "layers.2.moe.experts");
-    ck_assert(t && experts);
-    const size_t at = (size_t)((const char *)t->data - (const char *)m3_safetensors_header(file, &header));
-    *rows = t->shape[0], *count = t->count;
-    memcpy(ids, experts->data, (size_t)experts->count * sizeof *ids);
-    m3_safetensors_close(file);
-    file = NULL;
-    return at;
-}
-
 static void change(const struct edit *e)
 {
     int32_t ids[512];
@@ -163,36 +148,6 @@ static void change(const struct edit *e)
     free(copy);
 }
 
-/* An honest draw of the profile that skips no rounding: "right". */
-static void draw(const char *name)
-{
-    struct m3_honest *drawn;
-    good(m3_profile_open(&profile, name, &error));
-    good(m3_honest_new(&drawn, model, &model->config.semantics, profile, NULL, the_case.T, &error));
-    m3_honest_skip_nothing(drawn);
-    good(honest_dump(in_folder("right"), NULL, drawn, 0, model, &the_case, &error));
-    m3_honest_free(drawn);
-}
-
-/* The changed tap of "dump" has this verdict, and its note says so. */
-static void judge(const char *tap, enum m3_verdict verdict, const char *note)
-{
-    const struct m3_semantics semantics = model->config.semantics;
-    const struct m3_blame_options options = { .names_mistakes = 1, .taps = tap, .is_alone = 1 };
-    const struct m3_setting setting = {
-        .model = model, .semantics = &semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
-    };
-    good(m3_safetensors_open(&file, in_folder("dump"), &error));
-    good(m3_blame(&result, &setting, file, &options, &error));
-    ck_assert_int_eq(result.count, 1);
-    const struct m3_finding *f = &result.findings[0];
-    ck_assert_msg(f->verdict == verdict, "%s: verdict %d, %s", tap, f->verdict, f->note);
-    ck_assert_msg(strstr(f->note, note) != NULL, "%s: %s", tap, f->note);
-    m3_judgement_free(&result);
-    m3_safetensors_close(file);
-    m3_profile_close(profile);
-}
-
 /* Goal:  values that belong together betray a common mistake.
  * Given: an honest draw of the profile, in which one tap is changed; first, nothing is.
  * Claim: the verdict on the tap, and what its note counts.
@@ -201,9 +156,9 @@ static void judge(const char *tap, enum m3_verdict verdict, const char *note)
 LOOP_TEST(changed, EDITS)
 {
     const struct edit *e = &edits[_i];
-    draw(e->profile);
+    draw_right(e->profile);
     change(e);
-    judge(e->tap, e->verdict, e->note);
+    judge_tap(e->tap, e->verdict, e->note);
 }
 
 /* ---- terms of a sum */
@@ -261,7 +216,7 @@ LOOP_TEST(terms, SUMS)
     int32_t ids[512];
     int64_t rows, count;
     size_t bytes;
-    draw(sums[_i].profile);
+    draw_right(sums[_i].profile);
     const size_t at = place_of(sums[_i].tap, &rows, &count, ids);
     double *by = malloc((size_t)count * sizeof *by);
     ck_assert_ptr_nonnull(by);
@@ -277,7 +232,7 @@ LOOP_TEST(terms, SUMS)
     write_bytes(in_folder("dump"), copy, bytes);
     free(copy);
     free(by);
-    judge(sums[_i].tap, sums[_i].verdict, sums[_i].note);
+    judge_tap(sums[_i].tap, sums[_i].verdict, sums[_i].note);
 }
 
 /* ---- errors without a pattern */
