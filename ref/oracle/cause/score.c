@@ -82,6 +82,8 @@ static int begin(struct scoring *c, const struct m3_tap_values *dumped, const st
         double *got = at >= 0 ? m3_side_by_side_row(&c->s, made, n, dumping) : NULL;
         if (got) memcpy(got, dumped->values + at * width, (size_t)width * sizeof *got);
     }
+    const struct m3_coarseness at = m3_coarse_alone(&b->coarse, name, c->item->tap, c->item->layer);
+    if (!status) status = m3_side_by_side_mark(&c->s, 0, at.here, name, b->error);
     if (!status) memcpy(c->own, c->s.got, (size_t)c->s.count * sizeof *c->own);
     c->tap = (struct m3_side_by_side_tap){ b->trace, c->item->tap, c->item->layer };
     c->rules = (struct m3_side_by_side_rules){ .setting = b->setting,
@@ -120,7 +122,7 @@ static double patterned(const struct m3_side_by_side *s, enum pattern pattern, i
     const int64_t width = s->count / s->rows, row = i / width, other = row + (pattern == ROW_BEFORE ? -1 : 1);
     if (pattern == ZEROS) return 0;
     if (pattern == NEGATED) return -s->want[i];
-    if (other < 0 || other >= s->rows) return NAN;
+    if (other < 0 || other >= s->rows || !m3_side_by_side_tells(s, row)) return NAN;
     return s->numbers[other] - s->numbers[row] == other - row ? s->want[i + (other - row) * width] : NAN;
 }
 

@@ -411,9 +411,15 @@ int m3_propagate_attend(struct m3_ctx *ctx, struct m3_spread *o, struct m3_sprea
                         const struct m3_spread *of_v, const int32_t *blocks, const struct m3_attend *d,
                         const struct m3_attend_storage *storage)
 {
-    struct propagated a = { o, lse, of_q, of_k, of_v, storage };
-    if (is_nothing(&a)) return M3_OK;
-    return m3_attended_causal(ctx, row_spread, &a, spread_scratch(d->D), q, k, v, blocks, d);
+    struct m3_spread keys, values;
+    struct propagated a = { o, lse, of_q, &keys, &values, storage };
+    const size_t mark = m3_scratch_mark(ctx);
+    int status = m3_equal_keys(ctx, &keys, k, of_k, d->p0 + d->T, d->G * d->D);
+    if (!status) status = m3_equal_keys(ctx, &values, v, of_v, d->p0 + d->T, d->G * d->D);
+    if (!status && !is_nothing(&a))
+        status = m3_attended_causal(ctx, row_spread, &a, spread_scratch(d->D), q, k, v, blocks, d);
+    m3_scratch_release(ctx, mark);
+    return status;
 }
 
 int m3_propagate_attend_segments(struct m3_ctx *ctx, struct m3_spread *o, const double *q, const double *k,
@@ -421,9 +427,16 @@ int m3_propagate_attend_segments(struct m3_ctx *ctx, struct m3_spread *o, const 
                                  const struct m3_spread *of_v, const int64_t *ends, int64_t segments, int64_t A,
                                  int64_t U, const struct m3_attend_storage *storage)
 {
-    struct propagated a = { o, NULL, of_q, of_k, of_v, storage };
-    if (is_nothing(&a)) return M3_OK;
-    return m3_attended_segments(ctx, row_spread, &a, spread_scratch(U), q, k, v, ends, segments, A, U);
+    const int64_t patches = segments > 0 ? ends[segments - 1] : 0;
+    struct m3_spread keys, values;
+    struct propagated a = { o, NULL, of_q, &keys, &values, storage };
+    const size_t mark = m3_scratch_mark(ctx);
+    int status = m3_equal_keys(ctx, &keys, k, of_k, patches, A * U);
+    if (!status) status = m3_equal_keys(ctx, &values, v, of_v, patches, A * U);
+    if (!status && !is_nothing(&a))
+        status = m3_attended_segments(ctx, row_spread, &a, spread_scratch(U), q, k, v, ends, segments, A, U);
+    m3_scratch_release(ctx, mark);
+    return status;
 }
 
 static struct m3_attend_storage storage_of(const struct m3_recomputing *m)

@@ -1,6 +1,8 @@
 #include "oracle/error/private/attended.h"
 
 #include <omp.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/minmax.h"
 #include "base/status.h"
@@ -119,5 +121,49 @@ int m3_scored_blocks(struct m3_ctx *ctx, m3_at_block visit, const void *self, st
         }
     }
     m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* ---- keys, or values, that are equal in a channel have equal errors there, as those of equal tokens have: the errors
+ * add up and do not average out */
+
+struct number {
+    double x;
+    int64_t at;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct number *x = a, *y = b;
+    if (x->x != y->x) return (x->x > y->x) - (x->x < y->x);
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* A sum of n equal errors has n^2 times the variance of one: 1 + 3 + 5 + .. + (2 n - 1). So a key counts as often as
+ * those before it require, however many keys a row sees; equal weights make it exact. */
+static void count_channel(double *variance, struct number *numbers, const double *x, int64_t keys, int64_t stride)
+{
+    for (int64_t j = 0; j < keys; j++) numbers[j] = (struct number){ x[j * stride], j };
+    qsort(numbers, (size_t)keys, sizeof *numbers, by_size);
+    for (int64_t j = 0, first = 0; j < keys; j++) {
+        if (numbers[j].x != numbers[first].x) first = j;
+        variance[numbers[j].at * stride] *= (double)(2 * (j - first) + 1);
+    }
+}
+
+int m3_equal_keys(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of, int64_t keys,
+                  int64_t width)
+{
+    *out = m3_spread_from(of, 0);
+    if (m3_is_exact(of)) return M3_OK;
+    const int team = m3_team(ctx, keys * width * 16);
+    double *variance = m3_scratch_take(ctx, keys * width, sizeof *variance);
+    struct number *numbers = m3_scratch_take(ctx, team * keys, sizeof *numbers);
+    if (!variance || !numbers) return M3_INTERNAL;
+    memcpy(variance, of->variance, (size_t)(keys * width) * sizeof *variance);
+#pragma omp parallel for num_threads(team)
+    for (int64_t i = 0; i < width; i++)
+        count_channel(variance + i, numbers + omp_get_thread_num() * keys, x + i, keys, width);
+    out->variance = variance;
     return M3_OK;
 }

@@ -177,19 +177,6 @@ static void parts_of(struct parts *parts, const struct in_parts *a, const struct
     }
 }
 
-/* The bias belongs to the first rank's part, or is added to the sum. */
-static struct m3_range reduced(const double *p, const double *h, const struct in_parts *a, double bias)
-{
-    double with[M3_RANKS];
-    struct m3_range late = m3_partials_reduce(p, h, a->how, a->u);
-    if (bias == 0) return late;
-    memcpy(with, p, (size_t)a->how->ranks * sizeof *with);
-    with[0] += bias;
-    late.low = m3_rounded_to(late.low + bias, a->how->dtype),
-    late.high = m3_rounded_to(late.high + bias, a->how->dtype);
-    return m3_range_join(late, m3_partials_reduce(with, h, a->how, a->u));
-}
-
 /* Results of float sums that are exact, and of any within their bounds. The range covers the orders of addition; what
  * is left to chance is a part that float sums in another order round to its neighbour, at most one step of any part.
  * Under other inputs the roundings are others: then only their size is known, and the truth stays what is expected. */
@@ -204,8 +191,8 @@ static void add_output(const struct in_parts *a, int64_t at, const struct parts 
     for (int c = 0; c < cuts; c++) {
         const double *p = parts[c].sum;
         variance = fmax(variance, m3_partials_variance(p, is_exact ? &once : a->how));
-        all = m3_range_join(all, reduced(p, parts[c].error, a, bias));
-        if (is_exact) likely = m3_range_join(likely, reduced(p, exact, a, bias));
+        all = m3_range_join(all, m3_partials_reduce(p, parts[c].error, bias, a->how, a->u));
+        if (is_exact) likely = m3_range_join(likely, m3_partials_reduce(p, exact, bias, a->how, a->u));
     }
     if (!isfinite(all.low) || !isfinite(all.high)) return;
     const double half = is_exact ? (likely.high - likely.low) / 2 : 0, s = a->stored;

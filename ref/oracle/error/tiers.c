@@ -1,6 +1,7 @@
 #include "oracle/error/tiers.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/minmax.h"
 #include "oracle/error/bounds.h"
@@ -16,6 +17,7 @@ struct allowance {
 /* Sums over the elements of a tap. */
 struct sums {
     double z2, largest_z2, e, e2, share;
+    double rows2;       /* of the sum of e of each row */
     int64_t with_sigma, with_bound;
 };
 
@@ -304,6 +306,36 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
 
 /* ---- the tap */
 
+/* The same, row by row, without rows that are like others. */
+static struct sums sums_of_rows(const struct m3_two_sides *tap, double lambda)
+{
+    const struct m3_allowing k = allowing(tap, lambda);
+    struct m3_tier_result ignored = { .lambda = lambda };
+    struct sums sums = { 0 };
+    for (int64_t first = 0; first < tap->count; first += tap->width) {
+        const double before = sums.e;
+        if (tap->repeated && tap->repeated[first / tap->width]) continue;
+        judge_one_by_one(&ignored, &sums, tap, &k, first, first + tap->width);
+        sums.rows2 += (sums.e - before) * (sums.e - before);
+    }
+    return sums;
+}
+
+static int has_repeated(const struct m3_two_sides *tap)
+{
+    return tap->repeated && memchr(tap->repeated, 1, (size_t)(tap->count / tap->width));
+}
+
+/* How many elements of a row are as good as one, because they share roundings, as weights that were divided by one sum
+ * do. A few rows cannot tell. */
+static double shared_in_rows(const struct m3_two_sides *tap, double lambda)
+{
+    enum { FEW_ROWS = 32 };
+    if (tap->width <= 0 || tap->count / tap->width < FEW_ROWS) return 1;
+    const struct sums rows = sums_of_rows(tap, lambda);
+    return fmax(1, rows.rows2 / rows.e2);
+}
+
 /* Independent roundings of +-u B each give n / 3 in the mean square; the limit is 0.4. 2 sqrt is 3.5 deviations. Few
  * elements are not independent: the weights of a row share their sum. Where nothing is summed, a rounded constant such
  * as alpha legitimately biases the errors to one side. */
@@ -317,6 +349,7 @@ static void judge_sums(struct m3_tier_result *result, const struct m3_two_sides 
     if (!(result->variance <= 1)) result->tiers |= M3_TIER_VARIANCE;
     if (tap->truncates || tap->n == 0 || !(sums->share / count * sqrt((double)tap->n) <= 3)) return;
     result->bias = fabs(sums->e) / (2 * sqrt(all_steps));
+    if (result->bias > 1) result->bias /= sqrt(shared_in_rows(tap, result->lambda));
     if (!(result->bias <= 1)) result->tiers |= M3_TIER_BIAS;
 }
 
@@ -327,6 +360,7 @@ struct m3_tier_result m3_verdict_of(const struct m3_two_sides *tap)
     result.lambda = m3_lambda(tap->count > 0 ? tap->count : 1);
     result.no_hard_bound = steps_of(tap) * tap->u >= 1;
     if (judge_elements(&result, &sums, tap)) return result;
+    if (has_repeated(tap)) sums = sums_of_rows(tap, result.lambda);
     if (result.judged == 0) {
         result.verdict = M3_VERDICT_NOT_JUDGED;
         return result;

@@ -29,6 +29,8 @@ struct m3_two_sides {
     const double *walk;             /* NULL: no WALK */
     const double *suspect;          /* allowance over u for SUSPECT, instead of lambda sqrt(n) + f steps */
     const double *extra, *extra_variance;   /* from storage points and inherited errors: allowance, variance */
+    const unsigned char *repeated;          /* [count / width]: rows that are like others, left out of sums; NULL: none */
+    int64_t width;                          /* of a row */
     int64_t count, n, f;
     double u;                       /* unit roundoff of the candidate's arithmetic */
     enum m3_dtype stored;           /* the candidate's format by the profile: its largest number, and for GRID */

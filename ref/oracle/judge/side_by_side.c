@@ -26,6 +26,7 @@ int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t ro
 
 void m3_side_by_side_free(struct m3_side_by_side *s)
 {
+    free(s->repeated);
     free(s->owned);
     if (s->owned) free(s->numbers);
 }
@@ -92,6 +93,8 @@ static struct m3_two_sides values_of(const struct m3_side_by_side *s, const stru
         .suspect = rules->has_suspect ? s->suspect : NULL,
         .extra = rules->has_extra ? s->error : NULL,
         .extra_variance = rules->has_extra ? s->variance : NULL,
+        .repeated = s->repeated,
+        .width = s->rows > 0 ? s->count / s->rows : 0,
         .count = s->count,
         .n = rules->n,
         .f = rules->f,

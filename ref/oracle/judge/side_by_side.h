@@ -12,6 +12,7 @@ struct m3_side_by_side {
     double *got, *want, *bound, *walk, *suspect, *error, *variance;     /* [count] */
     double *owned;              /* the memory of all of them; NULL: they are those of m3_side_by_side_view */
     int64_t *numbers;           /* row numbers; NULL: not kept */
+    unsigned char *repeated;    /* [rows] of m3_side_by_side_mark; NULL: no row is known to be */
     int64_t count, rows;
 };
 
@@ -19,6 +20,11 @@ struct m3_side_by_side {
 int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t rows, const char *tap,
                          struct m3_error *error);
 void m3_side_by_side_free(struct m3_side_by_side *s);
+/* Does row r tell more than those before it? */
+static inline int m3_side_by_side_tells(const struct m3_side_by_side *s, int64_t r)
+{
+    return !s->repeated || !s->repeated[r];
+}
 /* Allows element i a further error up to `error`, uniformly distributed. */
 void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error);
 /* Of a right error of element i: u of sums, and of storing, which tells where far more was stored than is right. */
@@ -27,6 +33,9 @@ static inline double m3_side_by_side_variance(const struct m3_side_by_side *s, i
     const double walk = u * s->walk[i], rounding = stored * s->got[i];
     return fmax(walk * walk / 3 + (s->variance ? s->variance[i] : 0), rounding * rounding / 3);
 }
+/* Marks rows whose values differ from those of another row by less than roundings do, as those of equal tokens: their
+ * errors are alike, too, and prove nothing that those of the other row do not. u, stored: as above. M3_INTERNAL. */
+int m3_side_by_side_mark(struct m3_side_by_side *s, double u, double stored, const char *tap, struct m3_error *error);
 /* Adds a recomputed row; dumped: unit roundoff of the candidate's dump. Returns the memory for the candidate's row;
  * NULL: the row was not recomputed, or its inputs made it NaN. */
 double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,

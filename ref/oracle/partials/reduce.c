@@ -64,16 +64,16 @@ static double ring(const double *q, int ranks, int start, struct format f)
 
 /* The parts are multiples of the unit of the smallest one. While all sums fit into a significand of `u`, they are
  * exact; otherwise each of them is rounded. */
-static double one_shot(const double *q, int ranks, struct format f, double u, int side)
+static double one_shot(const double *q, int ranks, double bias, struct format f, double u, int side)
 {
-    double sum = 0, mass = 0, least = INFINITY;
+    double sum = bias, mass = fabs(bias), least = INFINITY;
     for (int r = 0; r < ranks; r++) {
         sum += q[r];
         mass += fabs(q[r]);
         if (q[r] != 0) least = fmin(least, fabs(q[r]));
     }
-    if (mass == 0 || mass * u <= unit_of(least, f)) return rounded(sum, f);
-    return rounded(sum + side * u * (ranks - 1) * mass, f);
+    if (bias == 0 && (mass == 0 || mass * u <= unit_of(least, f))) return rounded(sum, f);
+    return rounded(sum + side * u * (ranks - (bias == 0)) * mass, f);
 }
 
 struct m3_range m3_range_join(struct m3_range a, struct m3_range b)
@@ -81,10 +81,11 @@ struct m3_range m3_range_join(struct m3_range a, struct m3_range b)
     return (struct m3_range){ fmin(a.low, b.low), fmax(a.high, b.high) };
 }
 
-struct m3_range m3_partials_reduce(const double *p, const double *h, const struct m3_partials *how, double u)
+/* The bias is added to a sum that has not been rounded. */
+static struct m3_range reduced(const double *p, const double *h, double bias, const struct m3_partials *how, double u)
 {
     const struct format f = format_of(how->dtype);
-    double low[M3_RANKS], high[M3_RANKS], least = 0, most = 0;
+    double low[M3_RANKS], high[M3_RANKS], least = bias, most = bias;
     struct m3_range all = { INFINITY, -INFINITY };
     for (int r = 0; r < how->ranks; r++) {
         least += p[r] - h[r], most += p[r] + h[r];
@@ -92,12 +93,26 @@ struct m3_range m3_partials_reduce(const double *p, const double *h, const struc
     }
     if (how->reduce == M3_REDUCE_ANY) all = (struct m3_range){ rounded(least, f), rounded(most, f) };
     if (how->reduce != M3_REDUCE_RING)
-        all = m3_range_join(
-            all, (struct m3_range){ one_shot(low, how->ranks, f, u, -1), one_shot(high, how->ranks, f, u, 1) });
-    for (int start = 0; start < how->ranks && how->reduce != M3_REDUCE_ONE_SHOT; start++)
+        all = m3_range_join(all, (struct m3_range){ one_shot(low, how->ranks, bias, f, u, -1),
+                                                    one_shot(high, how->ranks, bias, f, u, 1) });
+    for (int start = 0; start < how->ranks && bias == 0 && how->reduce != M3_REDUCE_ONE_SHOT; start++)
         all =
             m3_range_join(all, (struct m3_range){ ring(low, how->ranks, start, f), ring(high, how->ranks, start, f) });
     return all;
+}
+
+struct m3_range m3_partials_reduce(const double *p, const double *h, double bias, const struct m3_partials *how,
+                                   double u)
+{
+    const struct format f = format_of(how->dtype);
+    const struct m3_range late = reduced(p, h, 0, how, u);
+    double with[M3_RANKS];
+    if (bias == 0) return late;
+    memcpy(with, p, (size_t)how->ranks * sizeof *with);
+    with[0] += bias;
+    const struct m3_range after = { rounded(late.low + bias, f), rounded(late.high + bias, f) };
+    const struct m3_range early = m3_range_join(after, reduced(with, h, 0, how, u));
+    return how->reduce == M3_REDUCE_RING ? early : m3_range_join(early, reduced(p, h, bias, how, u));
 }
 
 /* ---- sizes */

@@ -29,7 +29,9 @@ void m3_partials_cut(int64_t *first, int64_t *end, int64_t cols, int ranks, int 
 struct m3_range {
     double low, high;
 };
-struct m3_range m3_partials_reduce(const double *p, const double *h, const struct m3_partials *how, double u);
+/* A bias is part of p[0], or is added to the sum: before that is rounded, if it is rounded once, or after it. */
+struct m3_range m3_partials_reduce(const double *p, const double *h, double bias, const struct m3_partials *how,
+                                   double u);
 /* The smallest range that contains both. */
 struct m3_range m3_range_join(struct m3_range a, struct m3_range b);
 /* x as the nearest number of the format, ties to even; numbers beyond its largest stay finite. */

@@ -365,7 +365,7 @@ static void draw(struct subject *s, const struct attention *a, enum property pro
         if (property == HONEST || property == DEFECTS)
             s->x[i] = (float)(shifted && i >= at_v ? 100 + 0.01 * drawn : drawn);
         else if (property == FORMULAS) s->x[i] = i < at_v ? size * drawn : drawn + (double)(i % a->d.D);
-        else s->x[i] = (double)to_bf16(i < at_v ? size * drawn : drawn + 1);
+        else s->x[i] = (float)(i < at_v ? size * drawn : drawn + 1); /* no two equal, which share errors */
     }
 }
 
@@ -445,6 +445,32 @@ TEST(key_dropped_of_equal_values)
     const struct m3_tier_result lse = verdict_on_way(rows, &s);
     ck_assert(o.hard == 0 && lse.headroom > o.headroom && lse.verdict != M3_VERDICT_PASS);
     free(s.x);
+}
+
+/* Goal:  equal keys have equal errors, and so have equal values: they do not average out.
+ * Given: 8 rows of one head, whose keys are all equal; values equal in channel 0, different in channel 1; every key and
+ *        value has the variance 1.
+ * Claim: in row t the variance is 1 in channel 0, 1 / (t + 1) in channel 1; of lse it is that of a single logit.
+ * Seen to fail with each key counted once, with equal values of the other channel counted, without either call. */
+TEST(equal_keys)
+{
+    enum { ROWS = 8, D = 2, COUNT = ROWS * D };
+    double q[COUNT], k[COUNT], v[COUNT], one[COUNT], o_error[COUNT] = { 0 }, o[COUNT] = { 0 }, lse_error[ROWS] = { 0 },
+                                                     lse[ROWS] = { 0 };
+    const struct m3_attend d = { .T = ROWS, .Q = 1, .G = 1, .D = D };
+    const struct m3_spread of = { one, one };
+    struct m3_spread out = { o_error, o }, out_lse = { lse_error, lse };
+    struct m3_ctx ctx;
+    for (int i = 0; i < COUNT; i++) q[i] = 3, k[i] = 5, v[i] = i % D ? i : 7, one[i] = 1;
+    ck_assert(!m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS));
+    ck_assert(!m3_propagate_attend(&ctx, &out, NULL, q, k, v, NULL, NULL, &of, NULL, &d, &nothing_stored));
+    ck_assert(!m3_propagate_attend(&ctx, NULL, &out_lse, q, k, v, NULL, &of, NULL, NULL, &d, &nothing_stored));
+    for (int t = 0; t < ROWS; t++) {
+        ck_assert_double_eq_tol(o[t * D], 1, 1e-12);
+        ck_assert_double_eq_tol(o[t * D + 1], 1.0 / (t + 1), 1e-12);
+        ck_assert_double_eq_tol(lse[t], 9, 1e-9);       /* 2 channels of 3^2, over D */
+    }
+    m3_ctx_free(&ctx);
 }
 
 /* lse is off where logits are stored, else exact. */

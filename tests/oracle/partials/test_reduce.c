@@ -90,12 +90,12 @@ TEST(ranges)
             off[r] = (float)(p[r] + 0.99 * h[r] * (int)(i % 3 - 1) * (r % 2 ? 1 : -1));
         }
         struct m3_partials how = { ranks, M3_REDUCE_ONE_SHOT, M3_BF16 };
-        const struct m3_range one = m3_partials_reduce(p, exact, &how, 0x1p-24);
+        const struct m3_range one = m3_partials_reduce(p, exact, 0, &how, 0x1p-24);
         how.reduce = M3_REDUCE_RING;
-        const struct m3_range ring = m3_partials_reduce(p, exact, &how, 0x1p-24);
+        const struct m3_range ring = m3_partials_reduce(p, exact, 0, &how, 0x1p-24);
         how.reduce = M3_REDUCE_ANY;
-        const struct m3_range any = m3_partials_reduce(p, exact, &how, 0x1p-24);
-        const struct m3_range wide = m3_partials_reduce(p, h, &how, 0x1p-24);
+        const struct m3_range any = m3_partials_reduce(p, exact, 0, &how, 0x1p-24);
+        const struct m3_range wide = m3_partials_reduce(p, h, 0, &how, 0x1p-24);
         double low = INFINITY, high = -INFINITY;
         for (int start = 0; start < ranks; start++) {
             const double y = (double)engine(given, ranks, RING, start), z = (double)engine(off, ranks, RING, start);
@@ -109,6 +109,40 @@ TEST(ranges)
             ck_assert(y >= any.low && y <= any.high && z >= wide.low && z <= wide.high);
         }
     }
+}
+
+/* Goal:  the range holds every way to add a bias that engines have, and no other.
+ * Given: as above, with a bias: in the first part; on the sum of rounded parts, before or after its rounding.
+ * Claim: each result is in the range of its kind of sum. A bias in every part, and none, are outside of 9 ranges of 10.
+ * Seen to fail without each of the three ways. */
+TEST(biases)
+{
+    static const double exact[M3_RANKS];
+    uint64_t state = 61;
+    int every = 0, none = 0;
+    enum { CASES = 20000 };
+    for (int i = 0; i < CASES; i++) {
+        const int ranks = 2 + i % 7, is_ring = i / 7 % 2;
+        const float bias = (float)normal(&state);
+        float p[M3_RANKS], with[M3_RANKS], sum = 0;
+        double of[M3_RANKS];
+        for (int r = 0; r < ranks; r++)
+            of[r] = (double)(p[r] = with[r] = (float)normal(&state)), sum += to_bfloat(p[r]);
+        with[0] += bias;
+        const struct m3_partials how = { ranks, is_ring ? M3_REDUCE_RING : M3_REDUCE_ONE_SHOT, M3_BF16 };
+        const struct m3_range range = m3_partials_reduce(of, exact, (double)bias, &how, 0x1p-24);
+        const int way = is_ring ? RING : ONE_SHOT;
+        const float late = to_bfloat(engine(p, ranks, way, 0) + bias), first = engine(with, ranks, way, 0);
+        const float early = is_ring ? late : to_bfloat(sum + bias);
+        const float in_all = to_bfloat(engine(p, ranks, way, 0) + (float)ranks * bias),
+                    without = engine(p, ranks, way, 0);
+        ck_assert((double)late >= range.low && (double)late <= range.high);
+        ck_assert((double)first >= range.low && (double)first <= range.high);
+        ck_assert((double)early >= range.low && (double)early <= range.high);
+        every += (double)in_all < range.low || (double)in_all > range.high;
+        none += (double)without < range.low || (double)without > range.high;
+    }
+    ck_assert_msg(every > CASES / 10 * 9 && none > CASES / 10 * 9, "%d, %d", every, none);
 }
 
 /* Goal:  variances are those of honest roundings, also where only the sizes of terms are known.

@@ -223,11 +223,13 @@ static void number(struct m3_filter_elements *e, const struct groups *g, int64_t
     }
 }
 
-/* A piece of row r with the derivative by the parameter, and an honest error that all elements may share. */
+/* A piece of row r with the derivative by the parameter, and an honest error that all elements may share; nothing if
+ * the row is like another one. */
 static void collect(const struct collecting *c, int64_t r, int64_t first, const double *by, const double *shape,
                     int64_t n)
 {
     struct m3_filter_elements e = { .n = n };
+    if (c->q->values->repeated && c->q->values->repeated[r]) return;
     if (!m3_error_kernels()->filter_elements(&e, c->q->values, by, shape, &c->rules, r * c->q->width + first)) return;
     number(&e, c->g, r, c->q->width, first, c->filter->column_count);
     m3_filter_add(c->filter, &e);

@@ -6,6 +6,7 @@
 
 #include "base/context.h"
 #include "ops/ops.h"
+#include "oracle/error/propagate.h"
 
 /* Row `at` of q and o [.,D]: L keys and values of D channels, at k + keys[j] * stride. */
 struct m3_attended {
@@ -34,6 +35,11 @@ int m3_attended_causal(struct m3_ctx *ctx, m3_at_row visit, const void *self, st
 int m3_attended_segments(struct m3_ctx *ctx, m3_at_row visit, const void *self, struct m3_attended_scratch scratch,
                          const double *q, const double *k, const double *v, const int64_t *ends, int64_t segments,
                          int64_t A, int64_t U);
+
+/* The spread of keys or values x [keys,width], of which equal ones have equal errors; its variance is scratch memory of
+ * ctx. M3_INTERNAL. */
+int m3_equal_keys(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of, int64_t keys,
+                  int64_t width);
 
 /* The visible keys of block `block` for pair = t G + g; element pair B + block of the scores. */
 struct m3_scored {

@@ -38,12 +38,14 @@ static int most_bits(const struct m3_side_by_side *s, const struct part *p, int 
     return most;
 }
 
-/* How many have fewer bits than what should be stored. */
+/* How many have fewer bits than what should be stored, in rows that are not alike. */
 static int64_t lacking(const struct m3_side_by_side *s, const struct part *p, int most, enum m3_dtype stored)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < p->times * p->length; i++)
+    for (int64_t i = 0; i < p->times * p->length; i++) {
+        if (p->times > 1 && !m3_side_by_side_tells(s, i / p->length)) continue;
         count += bits_of(m3_stored_as(s->want[element(p, i)], stored)) > most;
+    }
     return count;
 }
 

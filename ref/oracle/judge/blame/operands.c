@@ -106,12 +106,13 @@ static void gather(struct terms *t)
 {
     const struct m3_side_by_side *s = t->s;
     for (int64_t r = 0; r < s->rows; r++) {
+        if (!m3_side_by_side_tells(s, r)) continue;
         if (t->experts.ids) add_experts(t, r);
         else add_operands(t, r);
     }
     for (int64_t i = 0; i < s->count; i++) {
         const double v = m3_side_by_side_variance(s, i, t->u, t->here), d = s->got[i] - s->want[i];
-        if (v > 0 && isfinite(d)) t->squares += d * d / v;
+        if (v > 0 && isfinite(d) && m3_side_by_side_tells(s, i / t->width)) t->squares += d * d / v;
     }
 }
 

@@ -98,6 +98,12 @@ static int64_t number_of(const struct division *d, enum kind kind, int64_t p)
     return id < d->places ? id : -1;
 }
 
+/* What several rows say together, they say once if they are alike. */
+static int counts(const struct division *d, enum kind kind, int64_t row)
+{
+    return kind == OUTPUT || kind == ROW || m3_side_by_side_tells(d->s, row);
+}
+
 /* Is a row a matrix product whose inputs are known, so that no error of theirs is common to all of its values? */
 static int is_shiftable(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
@@ -142,7 +148,7 @@ static int64_t gather(struct sums *sums, const struct division *d, enum kind kin
     for (int64_t i = 0; i < count; i++) sums[i] = (struct sums){ 0 };
     for (int64_t p = 0; p < all; p++) {
         const int64_t number = number_of(d, kind, p);
-        if (number < 0) continue;
+        if (number < 0 || !counts(d, kind, p / d->outputs)) continue;
         sums[number].lines_up += each[p].lines_up;
         sums[number].size += each[p].size;
         sums[number].leans += each[p].leans;
@@ -160,7 +166,8 @@ static void sum_channels(struct sums *sums, const struct division *d, int thread
         const int64_t end = m3_min(d->channels, first + TOGETHER);
         for (int64_t i = first; i < end; i++) sums[i] = (struct sums){ 0 };
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = first; i < end; i++) add(&sums[i], d, r * d->channels + i, 0);
+            for (int64_t i = first; i < end && m3_side_by_side_tells(d->s, r); i++)
+                add(&sums[i], d, r * d->channels + i, 0);
     }
 }
 
@@ -310,7 +317,7 @@ static int is_explained(const struct division *d, const struct found *found)
     double squares = 0;
     for (int64_t i = 0; i < d->s->count; i++) {
         const double v = m3_side_by_side_variance(d->s, i, d->u, d->stored), off = d->s->got[i] - d->s->want[i];
-        if (v > 0 && isfinite(off)) squares += off * off / v;
+        if (v > 0 && isfinite(off) && counts(d, found->kind, i / (d->outputs * d->width))) squares += off * off / v;
     }
     return squares - found->explained <= fmax(rest_of_it * squares, (double)d->s->count);
 }

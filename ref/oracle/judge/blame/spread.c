@@ -46,9 +46,8 @@ struct division {
     int64_t width, outputs;              /* of a row; in a row */
     const struct m3_tap_values *experts; /* of each output; NULL: the place of an output is its head */
     int64_t places;
-    double u, coarse, aside; /* coarse: of storing the tap; aside 0: errors may have a mean */
-    double not_stored;       /* `coarse` if the numbers show that they were not rounded so; or 0 */
-    unsigned char *repeated; /* [rows]: alike to another row, and so are its errors */
+    double u, aside; /* aside 0: errors may have a mean */
+    double not_stored; /* of storing the tap, if the numbers show that they were not rounded so; or 0 */
 };
 
 /* What is usual: of the logarithms, and of the part of y that errors make up, over its standard error. */
@@ -87,49 +86,6 @@ static void add(struct unit *to, const struct division *d, int64_t i)
     to->count++;
 }
 
-/* ---- rows that are alike, as those of equal tokens */
-
-struct row {
-    double norm;
-    int64_t number;
-};
-
-static int by_norm(const void *a, const void *b)
-{
-    const double x = ((const struct row *)a)->norm, y = ((const struct row *)b)->norm;
-    return (x > y) - (x < y);
-}
-
-static double square(double x) { return x * x; }
-
-/* Do they differ by less than roundings do? Then the roundings are alike, too. */
-static int alike(const struct division *d, const struct row *a, const struct row *b)
-{
-    const double *x = d->s->want + a->number * d->width, *y = d->s->want + b->number * d->width;
-    const double most = square(2 * d->coarse * a->norm);
-    double sum = 0;
-    for (int64_t i = 0; i < d->width && sum <= most; i++) sum += square(x[i] - y[i]);
-    return sum <= most;
-}
-
-static int mark_repeated(struct division *d, const struct m3_blame_item *item, struct m3_error *error)
-{
-    enum { NEIGHBOURS = 8 };
-    struct row *rows = malloc((size_t)d->s->rows * sizeof *rows);
-    if (!rows) return m3_fail_memory(error, item->name, (size_t)d->s->rows * sizeof *rows);
-    for (int64_t r = 0; r < d->s->rows; r++) {
-        double sum = 0;
-        for (int64_t i = r * d->width; i < (r + 1) * d->width; i++) sum += square(d->s->want[i]);
-        rows[r] = (struct row){ sqrt(sum), r };
-    }
-    qsort(rows, (size_t)d->s->rows, sizeof *rows, by_norm);
-    for (int64_t r = 0; r < d->s->rows; r++)
-        for (int64_t k = m3_max(0, r - NEIGHBOURS); k < r && !d->repeated[rows[r].number]; k++)
-            d->repeated[rows[r].number] = (unsigned char)alike(d, &rows[r], &rows[k]);
-    free(rows);
-    return M3_OK;
-}
-
 /* ---- units */
 
 static int64_t place_of(const struct division *d, int64_t row, int64_t output)
@@ -147,7 +103,8 @@ static void measure_outputs(struct units *units, const struct division *d, int t
     for (int64_t p = 0; p < units->count; p++) {
         struct unit *unit = &units->all[p];
         const int64_t row = p / d->outputs;
-        *unit = (struct unit){ .place = place_of(d, row, p % d->outputs), .repeated = d->repeated[row] };
+        *unit =
+            (struct unit){ .place = place_of(d, row, p % d->outputs), .repeated = !m3_side_by_side_tells(d->s, row) };
         for (int64_t i = p * n; i < (p + 1) * n; i++) add(unit, d, i);
     }
 }
@@ -160,7 +117,8 @@ static void measure_channels(struct units *units, const struct division *d, int 
         const int64_t end = m3_min(first + SOME, units->count);
         for (int64_t c = first; c < end; c++) units->all[c] = (struct unit){ .place = c };
         for (int64_t row = 0; row < d->s->rows; row++)
-            for (int64_t c = first; c < end && !d->repeated[row]; c++) add(&units->all[c], d, row * d->width + c);
+            for (int64_t c = first; c < end && m3_side_by_side_tells(d->s, row); c++)
+                add(&units->all[c], d, row * d->width + c);
     }
 }
 
@@ -356,7 +314,6 @@ static int begin(struct division *d, const struct m3_blaming *b, const struct m3
     const double part = op == M3_OP_ATTEND || op == M3_OP_EXPERT ? aside_in_sums : aside;
     d->aside = has_codes ? 0 : part * fmax(at.before, at.here);
     d->width = item->width;
-    d->coarse = at.here;
     if (is_stored_finely(d->s, item->tap, m3_profile_dtype(profile, item->name))) d->not_stored = at.here;
     d->outputs = d->places = item->dumped->rank == 3 ? item->dumped->shape[1] : 1;
     if (op == M3_OP_EXPERT) {
@@ -390,14 +347,12 @@ int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item
     units.all = malloc(most * sizeof *units.all);
     units.sorted = malloc(most * sizeof *units.sorted);
     units.scratch = malloc(most * sizeof *units.scratch);
-    d.repeated = calloc((size_t)s->rows, 1);
-    int status = units.all && units.sorted && units.scratch && d.repeated
-                     ? mark_repeated(&d, item, b->error)
+    int status = units.all && units.sorted && units.scratch
+                     ? M3_OK
                      : m3_fail_memory(b->error, item->name, most * sizeof *units.all);
     if (!status) judge_units(out, &units, &d, m3_team(b->setting->ctx, s->count));
     free(units.all);
     free(units.sorted);
     free(units.scratch);
-    free(d.repeated);
     return status;
 }

@@ -165,10 +165,12 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     out->rows = s.rows;
     out->rows_left_out = dumped->rows - s.rows;
     out->elements = s.count;
+    const double u = m3_setting_arithmetic(rules.setting, s.count).u;
+    const double here = m3_coarse_alone(&b->coarse, item->name, item->tap, item->layer).here;
+    if (!status) status = m3_side_by_side_mark(&s, u, here, item->name, b->error);
     if (!status && s.rows > 0) {
         status = settle(out, b, &s, item, &rules);
         if (!status) status = test_parameters(b, item, &s, &rules);
-        const double u = m3_setting_arithmetic(rules.setting, s.count).u;
         int has_term = 0;
         if (!status) status = m3_blame_judge_operands(&has_term, b, item, &s, u);
         if (!status && !has_term) status = m3_blame_judge_outputs(b, item, &s, u);
