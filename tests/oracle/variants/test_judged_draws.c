@@ -108,7 +108,7 @@ LOOP_TEST(draws, sizeof profiles / sizeof *profiles)
 
 /* Goal:  rows of equal tokens, whose errors are alike, are not taken for many that agree.
  * Given: 100 tokens of one, two or three kinds; draws of a profile that skip no rounding; half of them in each slice.
- * Claim: blame passes each.
+ * Claim: blame passes each, or says of a tap in 8 bits that so few rows cannot tell it from a mistake.
  * Seen to fail with no row marked as like another, and with equal keys counted as independent. */
 static const struct {
     const char *name;
@@ -133,7 +133,7 @@ LOOP_TEST(equal_tokens, sizeof equal / sizeof *equal)
         draw(number, NULL);
         const int status =
             m3ref("blame " MODEL " %s --ids %s --profile %s", in_folder("candidate"), text, equal[_i].name);
-        ck_assert_msg(status == 0, "draw %d", number);
+        ck_assert_msg(status == 0 || last_line_has("partial"), "draw %d", number);
     }
 }
 
