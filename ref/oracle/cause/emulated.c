@@ -1,6 +1,8 @@
-/* Does the rounding of inputs that a word allows make the candidate's errors? The operator is run with its inputs rounded
- * so, which says more than that errors of this size would be allowed. REFERENCE 7.3. */
+/* Does the rounding of inputs or caches that a word allows make the candidate's errors? The operator is run with its
+ * operands rounded so, which says more than that errors of this size would be allowed. REFERENCE 7.3. */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "oracle/cause/mistaken.h"
 #include "oracle/cause/tap.h"
@@ -18,17 +20,19 @@ static int same_rule(const struct m3_input_rounding *a, const struct m3_input_ro
            a->u == b->u;
 }
 
-/* The largest number that the tap reads, in all rows of the candidate; 0: its dump does not say. */
-static int largest_read(double *largest, const struct m3_blaming *b, const struct m3_blame_item *item)
+/* The largest number of each operand, in all rows of the candidate; 0: its dump does not say. */
+static int largest_read(struct m3_emulation *how, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    const struct m3_blame_item *operand = m3_blame_operand(b, item, 0);
-    struct m3_tap_values x = { 0 };
-    *largest = 0;
-    if (!operand || !operand->dumped) return M3_OK;
-    const int status = m3_blame_read(&x, b, operand);
-    for (int64_t i = 0; i < x.rows * x.width && !status; i++)
-        if (isfinite(x.values[i])) *largest = fmax(*largest, fabs(x.values[i]));
-    m3_tap_values_free(&x);
+    int status = M3_OK;
+    for (int j = 0; j < M3_OPERANDS && !status; j++) {
+        const struct m3_blame_item *operand = m3_blame_operand(b, item, j);
+        struct m3_tap_values x = { 0 };
+        if (!operand || !operand->dumped || m3_tap_table[operand->tap].kind != M3_KIND_REALS) continue;
+        status = m3_blame_read(&x, b, operand);
+        for (int64_t i = 0; i < x.rows * x.width && !status; i++)
+            if (isfinite(x.values[i])) how->largest[j] = fmax(how->largest[j], fabs(x.values[i]));
+        m3_tap_values_free(&x);
+    }
     return status;
 }
 
@@ -51,27 +55,119 @@ static double share_of(const struct m3_tap_values *got, const struct m3_tap_valu
     return along > 0 && of_word > 0 && of_errors > 0 ? along / of_word * along / of_errors : 0;
 }
 
-int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
-                     const struct m3_profile *profile)
+/* Does a product read otherwise rounded inputs, or attention another cache? A scale is asked for if it has one. */
+static int may_emulate(int *has_scale, const struct m3_blaming *b, const struct m3_blame_item *item,
+                       const struct m3_profile *profile)
 {
     const struct m3_input_rounding rule = m3_profile_input(profile, item->name);
     const struct m3_input_rounding own = m3_profile_input(b->setting->profile, item->name);
-    struct m3_tap_values got = { 0 }, right = { 0 }, emulated = { 0 };
+    int reads = 0;
+    *has_scale = 0;
+    if (m3_blame_is_product(b, item)) return rule.dtype != M3_DTYPES && !same_rule(&rule, &own);
+    for (int j = 0; j < M3_OPERANDS; j++) {
+        const struct m3_blame_item *operand = m3_blame_operand(b, item, j);
+        if (!operand) continue;
+        const struct m3_read_rounding read = m3_profile_read(profile, operand->name);
+        if (read.u == m3_profile_read(b->setting->profile, operand->name).u) continue;
+        reads = 1;
+        *has_scale |= read.largest > 0;
+    }
+    return reads;
+}
+
+/* *fits: are the errors those of this emulation? *applies 0: it cannot be tried. */
+static int try(int *fits, int *applies, struct m3_mistaken *m, const struct m3_tap_values *got,
+               const struct m3_tap_values *right, const struct m3_emulation *how)
+{
+    struct m3_tap_values emulated = { 0 };
+    const int status = m3_mistaken_emulate(&emulated, applies, m, how);
+    if (!status && *applies) *fits = share_of(got, right, &emulated) >= enough;
+    m3_tap_values_free(&emulated);
+    return status;
+}
+
+/* By how much the profile rounds parts of attention before they are merged. */
+static double rounds_parts(const struct m3_profile *profile, const struct m3_blame_item *item)
+{
+    char name[160];
+    const char *point = item->tap == M3_TAP_ATTN       ? "attn.partial"
+                        : item->tap == M3_TAP_ATTN_LSE ? "attn.partial.lse"
+                                                       : "";
+    if (!point[0]) return 0;
+    const int before = (int)(strlen(item->name) - strlen(m3_tap_table[item->tap].name));
+    snprintf(name, sizeof name, "%.*s%s", before, item->name, point);
+    return m3_profile_store(profile, name);
+}
+
+/* Distance of x from y, over the size of y, in L2. */
+static double off_by(const double *x, const double *y, int64_t n)
+{
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) off += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
+    return sqrt(off / size);
+}
+
+/* In how many parts an engine computes a row is not known. But the first row has one key, and so one part: there it is
+ * right, or rounded as parts are. */
+static int fits_first_row(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, double u)
+{
+    const struct m3_read_rounding rule = { .u = u };
+    const double few = 8 * fmax(0x1p-24, m3_profile_store(b->setting->profile, item->name));
+    struct m3_tap_values got = { 0 }, right = { 0 };
     struct m3_mistaken *m = NULL;
-    double largest = 0;
     int applies = 0;
-    *fits = 1;
-    if (!b->side.file || rule.dtype == M3_DTYPES || same_rule(&rule, &own) || !m3_blame_is_product(b, item))
-        return M3_OK;
-    int status = m3_mistaken_new(&m, b, item, near, NUMBERS);
+    int status = m3_mistaken_new(&m, b, item, 0, 1);
     if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
-    if (!status && m3_has_codes(&rule) && m3_codes_need_tensor(&rule)) status = largest_read(&largest, b, item);
-    if (!status && applies) status = m3_mistaken_emulate(&emulated, &applies, m, profile, largest);
     if (!status && applies) status = m3_blame_read(&got, b, item);
-    if (!status && applies) *fits = share_of(&got, &right, &emulated) >= enough;
+    const int64_t at = status || !applies || right.first > 0 ? -1 : m3_tap_values_row(&got, 0);
+    if (at >= 0) {
+        const double *own = got.values + at * got.width, exact = off_by(own, right.values, got.width);
+        for (int64_t i = 0; i < got.width; i++) right.values[i] = m3_read_value(right.values[i], &rule, 1);
+        *fits = exact <= few || off_by(own, right.values, got.width) <= few;
+    }
     m3_tap_values_free(&got);
     m3_tap_values_free(&right);
-    m3_tap_values_free(&emulated);
+    m3_mistaken_free(m);
+    return status;
+}
+
+/* What is stored in a coarser format has its numbers. */
+static int fits_format(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, enum m3_dtype format)
+{
+    struct m3_tap_values got = { 0 };
+    const int status = m3_blame_read(&got, b, item);
+    int64_t off = 0;
+    for (int64_t i = 0; i < got.rows * got.width && !status; i++) off += !m3_on_grid(got.values[i], format);
+    *fits = 2 * off < got.rows * got.width;
+    m3_tap_values_free(&got);
+    return status;
+}
+
+int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
+                     const struct m3_profile *profile)
+{
+    struct m3_emulation how = { .profile = profile };
+    struct m3_tap_values got = { 0 }, right = { 0 };
+    struct m3_mistaken *m = NULL;
+    int applies = 0, has_scale = 0;
+    *fits = 1;
+    const double parts = rounds_parts(profile, item);
+    if (b->side.file && b->setting->the_case->p0 == 0 && parts > rounds_parts(b->setting->profile, item))
+        return fits_first_row(fits, b, item, parts);
+    const double stored = m3_profile_store(profile, item->name);
+    if (b->side.file && m3_tap_table[item->tap].kind == M3_KIND_REALS &&
+        stored > m3_profile_store(b->setting->profile, item->name))
+        return fits_format(fits, b, item, m3_profile_dtype(profile, item->name));
+    if (!b->side.file || !may_emulate(&has_scale, b, item, profile)) return M3_OK;
+    int status = m3_mistaken_new(&m, b, item, near, NUMBERS);
+    if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
+    if (!status && applies) status = largest_read(&how, b, item);
+    if (!status && applies) status = m3_blame_read(&got, b, item);
+    if (!status && applies) status = try(fits, &applies, m, &got, &right, &how);
+    how.is_scaled = 1;
+    if (!status && applies && !*fits && has_scale) status = try(fits, &applies, m, &got, &right, &how);
+    m3_tap_values_free(&got);
+    m3_tap_values_free(&right);
     m3_mistaken_free(m);
     return status;
 }

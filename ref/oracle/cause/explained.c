@@ -16,6 +16,12 @@ struct explaining {
 /* What is judged: the worst row of the culprit, or every tap that does not pass. */
 enum extent { ONE_ROW, ALL };
 
+/* A single row may have numbers of few bits where all do not: attention to one key gives its value. */
+static int may_pass(const struct m3_finding *tap, enum extent extent)
+{
+    return tap->verdict == M3_VERDICT_PASS || (extent == ONE_ROW && tap->tiers.tiers == M3_TIER_GRID);
+}
+
 /* Sets *passes. */
 static int judge(const struct explaining *e, const struct m3_profile *profile, enum extent extent, int *passes)
 {
@@ -49,7 +55,7 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, e
     *passes = 1;
     for (int64_t i = 0; i < b.count && !status && *passes; i++) {
         if (b.items[i].needed) status = m3_blame_take(&b, &b.items[i]);
-        if (b.items[i].blamed) *passes = b.items[i].blamed->verdict == M3_VERDICT_PASS;
+        if (b.items[i].blamed) *passes = may_pass(b.items[i].blamed, extent);
     }
     m3_trace_free(b.trace);
     return status;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "oracle/error/profiles/codes.h"
 
 enum {
     WHOLE = 256, /* a tap of no more rows is computed whole */
@@ -41,6 +42,7 @@ struct making {
     struct m3_request request;
     struct m3_setting setting; /* of the mistaken model, and the whole case */
     struct m3_evaluator taps;
+    const struct m3_emulation *emulation; /* NULL: nothing is rounded */
     int missing; /* the dump lacks what is read */
     struct m3_error why;
     int failed; /* the status of what blame itself could not read or make; it has the message */
@@ -409,6 +411,22 @@ static enum m3_given make(struct making *k, struct m3_tap_values *values)
     return M3_NOT_GIVEN;
 }
 
+/* The candidate's own values as the emulated engine reads them, from a cache of a coarser format. */
+static enum m3_given give_rounded(struct making *k, struct m3_tap_values *values, const struct m3_blame_item *item)
+{
+    const struct m3_read_rounding rule = m3_profile_read(k->emulation->profile, item->name);
+    double scale = 1;
+    if (rule.u == 0) return M3_GIVEN;
+    for (int i = 0; i < M3_OPERANDS && k->emulation->is_scaled && rule.largest > 0; i++)
+        if (m3_blame_operand(k->of->b, k->of->item, i) == item) scale = k->emulation->largest[i] / rule.largest;
+    const double *own = values->data;
+    values->is_borrowed = 0;
+    if (m3_tap_values_room(values, sizeof(double), &k->why)) return lack(k);
+    for (int64_t i = 0; i < values->rows * values->width; i++)
+        values->values[i] = m3_read_value(own[i], &rule, scale > 0 ? scale : 1);
+    return M3_GIVEN;
+}
+
 /* What a tap reads: the candidate's own values, or what the mistake makes of those before it. */
 static enum m3_given give(void *self, struct m3_tap_values *values)
 {
@@ -422,7 +440,8 @@ static enum m3_given give(void *self, struct m3_tap_values *values)
     if (item != m->item && item->dumped) {
         values->data = (void *)(uintptr_t)given(k, item, values->first, values->rows);
         values->is_borrowed = 1;
-        return values->data ? M3_GIVEN : lack(k);
+        if (!values->data) return lack(k);
+        return k->emulation && m3_tap_doubles(values) ? give_rounded(k, values, item) : M3_GIVEN;
     }
     /* With fewer rows than those of the case, mistakes do not know which keys come before. */
     if (!is_near || values->first != m->first || values->rows != m->rows) return lack(k);
@@ -502,12 +521,11 @@ static void give_weights(struct m3_mistaken *m, const struct m3_mistake *mistake
     }
 }
 
-/* `read`: what linear operators round their inputs to, the largest of which is known or 0; NULL: nothing. */
 static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake,
-                     const struct m3_profile *read, double largest)
+                     const struct m3_emulation *emulation)
 {
     const struct m3_setting *s = m->b->setting;
-    struct making k = { .of = m, .mistake = mistake };
+    struct making k = { .of = m, .mistake = mistake, .emulation = emulation };
     *out = (struct m3_tap_values){ 0 };
     *applies = 0;
     if (s->semantics->jitter != 0 || s->the_case->p0 > 0) return M3_OK;
@@ -515,7 +533,7 @@ static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken
     give_weights(m, mistake);
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
-        if (read) m3_mistake_store_within(k.run, read, largest);
+        if (emulation) m3_mistake_store_within(k.run, emulation->profile, emulation->largest[0]);
         k.request = *m3_mistaken_request(k.run);
         k.request.threads = is_small(m) ? 1 : s->ctx->threads;
         k.request.linear = s->ctx->linear;
@@ -547,11 +565,10 @@ static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken
 
 int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_mistake *mistake)
 {
-    return make_with(out, applies, m, mistake, NULL, 0);
+    return make_with(out, applies, m, mistake, NULL);
 }
 
-int m3_mistaken_emulate(struct m3_tap_values *out, int *applies, struct m3_mistaken *m,
-                        const struct m3_profile *profile, double largest)
+int m3_mistaken_emulate(struct m3_tap_values *out, int *applies, struct m3_mistaken *m, const struct m3_emulation *how)
 {
-    return make_with(out, applies, m, NULL, profile, largest);
+    return make_with(out, applies, m, NULL, how);
 }

@@ -27,9 +27,15 @@ void m3_mistaken_rows(int64_t *first, int64_t *rows, const struct m3_mistaken *m
 int m3_mistaken_make(struct m3_tap_values *out, int *applies, struct m3_mistaken *mistaken,
                      const struct m3_mistake *mistake);
 
-/* What an engine makes of them that has no mistake, and whose linear operators read their inputs as the profile says.
- * largest: as for m3_mistake_store_within. */
+/* What an engine rounds as it reads it. */
+struct m3_emulation {
+    const struct m3_profile *profile;
+    double largest[M3_OPERANDS];    /* of each operand, in all rows; 0: not known */
+    int is_scaled;                  /* caches have a scale that brings the largest number to the largest code */
+};
+
+/* What an engine makes of them that has no mistake, and that rounds what it reads. */
 int m3_mistaken_emulate(struct m3_tap_values *out, int *applies, struct m3_mistaken *mistaken,
-                        const struct m3_profile *profile, double largest);
+                        const struct m3_emulation *how);
 
 #endif

@@ -18,9 +18,9 @@ void m3_blame_say_mistakes(struct m3_judgement *result);
 int m3_blame_score(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped,
                    const struct m3_recomputed *made);
 
-/* emulated.c: of a linear operator, whose inputs the profile rounds otherwise than that of `b` does: *fits says whether the
- * candidate's errors are such as this rounding makes, by rows about `near`; 1 also where that cannot be tried.
- * M3_INTERNAL. */
+/* emulated.c: of an operator that reads inputs or a cache which the profile rounds otherwise than that of `b` does: *fits
+ * says whether the candidate's errors are such as this rounding makes, by rows about `near`; 1 also where that cannot be
+ * tried. M3_INTERNAL. */
 int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
                      const struct m3_profile *profile);
 

@@ -29,4 +29,7 @@ double m3_coded(const struct m3_input_rounding *rule, double x, const struct m3_
 /* The most that any program may lose of x, and the variance of what it loses. */
 double m3_codes_error(double *variance, const struct m3_input_rounding *rule, double x, double largest, double tensor);
 
+/* x as it is read from a cache: the nearest code, ties to even, times the scale. */
+double m3_read_value(double x, const struct m3_read_rounding *rule, double scale);
+
 #endif

@@ -6,7 +6,7 @@
 
 #include "model/graph/graph.h"
 
-/* Words that only name another hypothesis come before words that allow more. */
+/* Words that only name another hypothesis, or that an emulation proves, come before words that allow more. */
 static const char *const words[] = {
     "fused_norm",
     "norm_weight_bf16",
@@ -15,6 +15,11 @@ static const char *const words[] = {
     "rope_ratio",
     "expert_weight_first",
     "router_bf16",
+    "index_bf16",
+    "kv_f16",
+    "kv_bf16",
+    "kv_e4m3",
+    "kv_e5m2",
     "partials_bf16",
     "split_kv",
     "tp2",
@@ -23,9 +28,6 @@ static const char *const words[] = {
     "tp16",
     "tp32",
     "tp64",
-    "kv_f16",
-    "kv_e4m3",
-    "kv_e5m2",
     "act_block",
     "act_token",
     "act_tensor",

@@ -278,15 +278,17 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
     return status;
 }
 
-/* A norm may have read its sum before it was rounded, or may have rounded 1 + w: what explains it better counts. */
+/* A norm may have read its sum before it was rounded, or may have rounded 1 + w; ranks may have added two terms before
+ * they were rounded: what explains the tap better counts. */
 static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_tap_values *dumped)
 {
     int status = M3_OK;
-    for (int as = 1; as < M3_HYPOTHESES && !status; as++) {
+    for (int as = 1; as <= M3_HYPOTHESES && !status; as++) {
         const struct m3_finding before = *item->blamed;
         struct m3_recomputed made = { 0 };
         if (before.verdict != M3_VERDICT_FAIL && before.verdict != M3_VERDICT_SUSPECT) return M3_OK;
-        status = m3_trace_recompute_as(&made, b->trace, item->tap, item->layer, as, b->error);
+        status = as < M3_HYPOTHESES ? m3_trace_recompute_as(&made, b->trace, item->tap, item->layer, as, b->error)
+                                    : m3_blame_reduced_once(&made, b, item);
         if (!status && !made.missing[0]) {
             item->blamed->note[0] = 0;
             status = m3_blame_judge_values(b, item, dumped, &made);

@@ -47,6 +47,7 @@ struct division {
     const struct m3_tap_values *experts; /* of each output; NULL: the place of an output is its head */
     int64_t places;
     double u, aside; /* aside 0: errors may have a mean */
+    int by_keys;     /* rows of few keys round otherwise than those of many */
     double not_stored; /* of storing the tap, if the numbers show that they were not rounded so; or 0 */
 };
 
@@ -201,8 +202,9 @@ static void test(struct found *found, const struct division *d, const struct gro
 {
     const double z2 = g->sum.z2 / g->sum.count, chance = usual->clear * usual->scatter / sqrt(g->count);
     const double over = g->log - usual->log, part = g->sum.lines_up / g->sum.size - usual->part;
+    const int is_like_others = kind != OUTPUT || !d->by_keys;
     const double chance_of_part = usual->clear * usual->part_scatter / sqrt(g->sum.size);
-    if (z2 > above_all * (1 + chance) || (z2 > not_small && over > above_others + chance))
+    if (z2 > above_all * (1 + chance) || (is_like_others && z2 > not_small && over > above_others + chance))
         note(found, number, exp(over), 0);
     else if (kind == PLACE && d->aside > 0 && g->count >= LEAST_UNITS && fabs(part) > d->aside + chance_of_part)
         note(found, number, 0, part);
@@ -315,6 +317,7 @@ static int begin(struct division *d, const struct m3_blaming *b, const struct m3
     d->aside = has_codes ? 0 : part * fmax(at.before, at.here);
     d->width = item->width;
     if (is_stored_finely(d->s, item->tap, m3_profile_dtype(profile, item->name))) d->not_stored = at.here;
+    d->by_keys = op == M3_OP_ATTEND;
     d->outputs = d->places = item->dumped->rank == 3 ? item->dumped->shape[1] : 1;
     if (op == M3_OP_EXPERT) {
         d->experts = m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer);

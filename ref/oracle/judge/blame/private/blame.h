@@ -97,6 +97,9 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
  * no scores can select are detected. Lists of blocks are sorted and unusable rows marked, also if nothing is judged. */
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_tap_values *dumped,
                            const struct m3_recomputed *recomputed);
+/* reduced_once.c: the sum of an MoE block as ranks make it that add its two terms before they round them; `missing` if
+ * the profile has no ranks. */
+int m3_blame_reduced_once(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item);
 /* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
