@@ -143,6 +143,34 @@ static int fits_format(int *fits, const struct m3_blaming *b, const struct m3_bl
     return status;
 }
 
+/* What experts multiply is not known to the last bit, but ranks round their parts of every product. If o_proj of this layer, whose input the dump holds, gives nearly always what
+ * one product gives, the engine has no ranks. */
+static int fits_ranks(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    static const double nearly = 0.9;
+    const struct m3_blame_item *out = m3_blame_find(b, M3_TAP_ATTN_OUT, item->layer);
+    const struct m3_blame_item *in = m3_blame_find(b, M3_TAP_ATTN, item->layer);
+    const enum m3_dtype stored = out ? m3_profile_dtype(b->setting->profile, out->name) : M3_F32;
+    struct m3_tap_values got = { 0 }, right = { 0 };
+    struct m3_mistaken *m = NULL;
+    int applies = 0;
+    int64_t same = 0, count = 0;
+    if (!out || !out->dumped || !in || !in->dumped || (stored != M3_BF16 && stored != M3_F16)) return M3_OK;
+    int status = m3_mistaken_new(&m, b, out, 0, NUMBERS);
+    if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
+    if (!status && applies) status = m3_blame_read(&got, b, out);
+    for (int64_t r = 0; r < right.rows && !status && applies; r++) {
+        const int64_t at = m3_tap_values_row(&got, right.first + r) * got.width;
+        for (int64_t i = 0; i < got.width && at >= 0; i++, count++)
+            same += got.values[at + i] == m3_stored_as(right.values[r * got.width + i], stored);
+    }
+    if (count > 0) *fits = (double)same < nearly * (double)count;
+    m3_tap_values_free(&got);
+    m3_tap_values_free(&right);
+    m3_mistaken_free(m);
+    return status;
+}
+
 int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
                      const struct m3_profile *profile)
 {
@@ -154,6 +182,10 @@ int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blam
     const double parts = rounds_parts(profile, item);
     if (b->side.file && b->setting->the_case->p0 == 0 && parts > rounds_parts(b->setting->profile, item))
         return fits_first_row(fits, b, item, parts);
+    const int is_fused = item->tap == M3_TAP_SHARED || item->tap == M3_TAP_EXPERT_OUT;
+    if (b->side.file && is_fused && m3_profile_partials(profile, item->name).ranks > 0 &&
+        m3_profile_partials(b->setting->profile, item->name).ranks == 0)
+        return fits_ranks(fits, b, item);
     const double stored = m3_profile_store(profile, item->name);
     if (b->side.file && m3_tap_table[item->tap].kind == M3_KIND_REALS &&
         stored > m3_profile_store(b->setting->profile, item->name))

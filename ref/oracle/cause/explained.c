@@ -99,8 +99,8 @@ int m3_blame_explain(struct m3_judgement *result, const struct m3_blaming *b)
     if (!culprit || culprit->judged_by == M3_BY_ROWS || !b->options->profile || !b->setting->profile ||
         result->not_comparable > 0)
         return M3_OK;
-    /* What looks like a known mistake or another value of a parameter is not excused. */
-    if (result->mistake || culprit->tiers.parameter.name) return M3_OK;
+    /* What looks like a known mistake or another value of a parameter is not excused, nor what is wrong in part. */
+    if (result->mistake || culprit->tiers.parameter.name || culprit->is_in_part) return M3_OK;
     const int is_alone = culprit->operators == 1 && !culprit->selection;
     struct explaining e = { .result = result, .given = b };
     e.items = calloc((size_t)b->count + 1, sizeof *e.items);

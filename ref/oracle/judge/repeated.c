@@ -29,11 +29,11 @@ static struct row row_of(const struct m3_side_by_side *s, int64_t at, int64_t wi
     return row;
 }
 
-/* Twelve variances are the square of the largest difference of two roundings to nearest. */
+/* Two roundings differ by two variances on average. */
 static int is_alike(const struct m3_side_by_side *s, const struct row *a, const struct row *b)
 {
     const int64_t width = s->count / s->rows;
-    const double *x = s->want + a->at * width, *y = s->want + b->at * width, most = 12 * a->rounding;
+    const double *x = s->want + a->at * width, *y = s->want + b->at * width, most = 4 * a->rounding;
     double sum = 0;
     for (int64_t i = 0; i < width && sum <= most; i++) sum += square(x[i] - y[i]);
     return isfinite(most) && sum <= most;

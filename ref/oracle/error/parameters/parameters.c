@@ -391,6 +391,12 @@ void m3_parameter_say(char *text, size_t size, const struct m3_parameter *found)
                  found->estimate, found->standard_error, 1 / sqrt(fabs(found->estimate)));
         return;
     }
+    /* What shrinks or grows all values has effects like those of eps, with values that it cannot have. */
+    const double off = fabs(found->estimate - found->expected);
+    if (!(off > 2 * found->standard_error) || (found->estimate < 0 && found->expected > 0)) {
+        snprintf(text, size, "its errors are like those of another %s, but no value of it explains them", found->name);
+        return;
+    }
     const double digits = ceil(log10(fabs(found->estimate / found->standard_error)) + 1.5);
     const int shown = digits >= 2 && digits <= 15 ? (int)digits : 6;
     snprintf(text, size, "%s looks like %.*g +- %.1g, should be %.9g", found->name, shown, found->estimate,

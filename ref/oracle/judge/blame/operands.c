@@ -158,7 +158,7 @@ static void judge(int *is_found, const struct m3_blaming *b, const struct m3_bla
     const struct found found = find(t, out->tiers.z2 < 1 ? sqrt(out->tiers.z2) : 1);
     const double rest = t->squares - found.explained;
     *is_found = found.term >= 0 && (!fails || rest <= fmax(rest_of_it * t->squares, (double)t->s->count));
-    if (*is_found) say(out, b, item, t, &found);
+    if (*is_found) say(out, b, item, t, &found), out->is_in_part = 1;
     if (!*is_found || fails) return;
     out->share = found.part <= lost;
     if (out->share > 0) return;

@@ -327,6 +327,7 @@ static void judge(struct m3_finding *out, const struct division *d, const struct
     const int fails = out->verdict == M3_VERDICT_FAIL;
     if (found->count == 0 || (fails && (out->note[0] || !is_explained(d, found)))) return;
     say(out, d, found);
+    out->is_in_part = 1;
     if (fails) return;
     out->share = found->are_lost;
     if (found->are_lost) return;

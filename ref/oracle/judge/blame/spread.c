@@ -275,6 +275,7 @@ static void judge(struct m3_finding *out, const struct units *units, const struc
     const struct found found = find(units, d, kind);
     if (found.count == 0) return;
     say(out, d, kind, &found);
+    out->is_in_part = 1;
     object(out);
 }
 

@@ -82,6 +82,7 @@ struct m3_finding {
                                      * there is one */
     int excused;                    /* not judged, and not counted as unjudged (SPEC 7, exit status) */
     char note[512];                 /* why not comparable, not judged or wrong; or empty */
+    int is_in_part;                 /* `note` names values that are wrong unlike others, or a factor: no rounding */
     int rank;                       /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK];     /* the first is the row's number in the sequence; of the reference's expert
                                      * slot */
