@@ -135,6 +135,15 @@ int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_erro
     return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
+int m3_cli_print_notes(struct m3_error *notes, struct m3_error *error)
+{
+    const int status = m3_notes_whole(notes, error);
+    if (status) return status;
+    m3_error_print(notes, stderr);
+    m3_error_free(notes);
+    return M3_OK;
+}
+
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
     if ((fflush(stdout) || ferror(stdout)) && status < M3_USAGE)

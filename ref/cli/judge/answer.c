@@ -60,7 +60,7 @@ static int check_paths(const struct m3_cli_answer_plan *plan, struct m3_error *e
 }
 
 static int judge(const struct m3_cli_answer_plan *plan, const struct m3_setting *setting,
-                 const struct m3_answer *answer, int64_t prompt, struct m3_error *error)
+                 const struct m3_answer *answer, int64_t prompt, struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_cli_answer *o = plan->options;
     struct m3_server result = { 0 };
@@ -80,6 +80,7 @@ static int judge(const struct m3_cli_answer_plan *plan, const struct m3_setting 
                                         .progress = m3_cli_watched(&watch) };
     int status = m3_server_check(&result, &how, answer, error);
     m3_cli_watch_end(&watch);
+    if (!status) status = m3_cli_print_notes(notes, error);
     if (!status)
         status =
             plan->json ? m3_server_json(stdout, &result, error) : m3_server_text(stdout, &result, plan->all, error);
@@ -119,7 +120,7 @@ int m3_cli_check_answer(const struct m3_cli_answer_plan *plan, struct m3_error *
         const struct m3_setting setting = {
             .model = model, .semantics = &semantics, .the_case = &c, .profile = profile, .ctx = &ctx
         };
-        status = judge(plan, &setting, &answer, prompt, error);
+        status = judge(plan, &setting, &answer, prompt, notes, error);
     }
     m3_ctx_free(&ctx);
     m3_case_free(&c);

@@ -172,7 +172,7 @@ static int write_reports(struct arguments *a, const struct m3_judgement *result,
 }
 
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
-static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
+static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0 };
     struct m3_judgement result;
@@ -185,7 +185,8 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     m3_add_notes(&result.notes, &c->mapped);
     m3_cli_watch_end(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        int printed = (a->json ? m3_report_json : m3_report_text)(stdout, &result, a->extent, error);
+        int printed = m3_cli_print_notes(notes, error);
+        if (!printed) printed = (a->json ? m3_report_json : m3_report_text)(stdout, &result, a->extent, error);
         if (!printed) printed = write_reports(a, &result, c->dump, error);
         status = printed ? printed : (int)result.status;
     }
@@ -204,7 +205,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
         status = m3_cli_paths_end(&paths);
     }
     if (!status) status = m3_cli_reports_open(&a->reports, error);
-    if (!status) status = blame(a, &candidate, error);
+    if (!status) status = blame(a, &candidate, notes, error);
     m3_cli_candidate_close(&candidate);
     return status;
 }

@@ -335,9 +335,11 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     }
     if (!status) {
         m3_add_notes(&result.blame.notes, &candidate.mapped);
-        status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
-        if (!status) status = write_reports(a, &result, candidate.dump, error);
+        status = m3_cli_print_notes(notes, error);
         if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
+        if (!status)
+            status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
+        if (!status) status = write_reports(a, &result, candidate.dump, error);
         if (!status && a->kept) status = m3_resume_end(a->kept, error);
         if (!status) status = (int)result.blame.status;
     }
