@@ -183,7 +183,7 @@ TEST(padded_candidate)
     ck_assert_int_eq(m3ref("compare %s %s --junit %s --html %s", in_folder("truth"), in_folder("bad"), in_folder("x"),
                            in_folder("h")),
                      1);
-    ck_assert(has("out", "embed sequence 1, row 2 [t=2, h=5]"));
+    ck_assert(has("out", "embed sequence 1, row 2, channel 5"));
     ck_assert(has("x", "sequence 1, row 2"));
     ck_assert(has("h", "sequence 1, row 2"));
     ck_assert_int_eq(m3ref("blame " TINY " %s --case %s --json", in_folder("bad"), in_folder("case")), 1);

@@ -148,7 +148,7 @@ TEST(little_that_is_wrong)
     ck_assert_int_eq(m3ref("check golden/mtp/model %s --case golden/mtp/case.safetensors --json", in_folder("d")), 1);
     ck_assert(last_line_has("\"culprit\":\"mtp.0.eh_proj\""));
     ck_assert(last_line_has("\"reading\":null"));
-    ck_assert(last_line_has("at [0, 7]"));
+    ck_assert(last_line_has("in row 0, channel 7"));
 }
 
 static const struct {

@@ -180,6 +180,9 @@ static int judge_own(struct m3_finding *stage, struct m3_comparing *all, struct 
     return status;
 }
 
+/* In the largest error that is allowed: what is beyond it is wrong (pattern/find.c). */
+static const double deviations = 12;
+
 int m3_judge_floats(struct m3_finding *stage, struct m3_comparing *all, struct m3_matched matched,
                     const struct m3_coarseness *coarse, struct m3_error *error)
 {
@@ -205,12 +208,15 @@ int m3_judge_floats(struct m3_finding *stage, struct m3_comparing *all, struct m
     m3_finding_settle(stage, &(struct m3_evidence){ .rows = has_rows ? &rows : NULL,
                                                     .is_bounded = found.how != M3_CHECK_NONE,
                                                     .after_failure = all->failed > 0 });
+    if (m3_finding_is_wrong(stage) && stage->judged_by != M3_BY_ROWS)
+        status = m3_matched_pattern(&stage->pattern, &matched, stage->off.allowed_max * stage->off.peak / deviations, 0,
+                                    error);
     const char *hint = stage->verdict == M3_VERDICT_FAIL && !stage->note[0] ? value_hint(&rest) : NULL;
     if (hint == NULL && matched.logits != NULL) hint = matched.logits->note;
     if (hint == NULL && unranked == M3_UNRANKED_BLIND)
         hint = "not ranked: legitimate implementations may be as far off as zeros";
     if (hint != NULL && !stage->note[0]) m3_finding_note(stage, "%s", hint);
-    return M3_OK;
+    return status;
 }
 
 int m3_finding_is_lax(const struct m3_finding *finding)

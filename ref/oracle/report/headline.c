@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "oracle/report/private/format.h"
 
 /* What to do next: what the judge says, or otherwise blame. */
@@ -35,14 +36,32 @@ static void print_size(FILE *out, const struct m3_finding *f)
     }
 }
 
+static void print_named_place(FILE *out, const struct m3_finding *f)
+{
+    char place[128] = "";
+    struct m3_text text = { place, sizeof place, 0 };
+    m3_finding_say_place(&text, f);
+    fputs(place, out);
+}
+
+/* Where else it is wrong, and what the wrong values are. */
+static void print_pattern(FILE *out, const struct m3_judgement *all, const struct m3_finding *f)
+{
+    char pattern[1000] = "";
+    struct m3_text text = { pattern, sizeof pattern, 0 };
+    m3_judgement_say_pattern(&text, all, f);
+    if (pattern[0]) fprintf(out, "; %s", pattern);
+}
+
 static void print_wrong(FILE *out, const struct m3_judgement *all)
 {
     const struct m3_finding *first = all->first != NULL ? all->first : &all->next_token;
     if (all->first == NULL) fputs("next token of ", out);
     fputs(first->tap, out);
     if (first->rank > 0) fputc(' ', out);
-    m3_print_place(out, first);
+    print_named_place(out, first);
     print_size(out, first);
+    print_pattern(out, all, first);
     if (first->made_by == NULL) fprintf(out, "; next: %s", next_of(all));
     else if (first->operators > 1) fprintf(out, "; next: dump %s too, to see which operator it is", first->since);
     else fprintf(out, "; next: check the program's %s against SPEC %s", first->made_by, first->section);

@@ -1,4 +1,6 @@
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +21,11 @@ struct choosing {
     double *score, *bound, *bias;       /* [ids] */
     unsigned char *forced, *marks;      /* [ids] */
     int64_t *want, *got, *lists;        /* [width] [width] [2 width] */
+    unsigned char *wrong;               /* [rows,groups] of the dump */
+    struct lacking {
+        int64_t want, got;              /* of all wrong sets so far; -2: none, -3: not the same */
+        int are_last;                   /* each `want` is the last block of its row */
+    } lacking;
 };
 
 static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3_blame_item *item,
@@ -60,6 +67,7 @@ static void end(struct choosing *c)
     free(c->score);
     free(c->forced);
     free(c->want);
+    free(c->wrong);
 }
 
 /* Scores of the blocks up to the row's own. Returns their number. */
@@ -89,6 +97,15 @@ static int64_t score_experts(struct choosing *c, int64_t at)
     m3_choice_by_scores(c->score, c->bound, s->values + at * E, s->off.error ? s->off.error + at * E : NULL, c->bias, E,
                         &c->router);
     return E;
+}
+
+/* What all wrong sets have in common. */
+static void note_lacking(struct lacking *l, const struct m3_certificate *z, int64_t last)
+{
+    const int is_first = l->want == -2;
+    l->are_last = z->want == last && (is_first || l->are_last);
+    l->want = is_first || l->want == z->want ? z->want : -3;
+    l->got = is_first || l->got == z->got ? z->got : -3;
 }
 
 /* One decision: row `at` of the scores, `made` of the selections in double; ids [width] of the dump. */
@@ -194,7 +211,28 @@ static int judge_one(struct choosing *c, struct m3_tap_values *dumped, int64_t r
     else if (fault) z.fault = fault, z.got = c->lists[sound - 1];
     else return 0;
     if (c->item->blamed) count(c->item->blamed, c, &z, number, group, ids);
+    if (z.choice != M3_CHOICE_INADMISSIBLE) return 1;
+    c->wrong[r * c->groups + group] = 1;
+    note_lacking(&c->lacking, &z, c->blocks ? own : -1);
     return 1;
+}
+
+/* Where the wrong sets are, and what each of them lacks, or holds instead. */
+static int find_pattern(struct m3_finding *out, const struct choosing *c, const struct m3_tap_values *dumped)
+{
+    enum { LEAST = 3 };         /* fewer may have it in common by chance */
+    const char *const noun = c->blocks ? "block" : "expert";
+    struct m3_pattern *pattern = &out->pattern;
+    const int status = m3_pattern_of_choices(pattern, c->wrong, dumped->numbers, dumped->rows, c->groups,
+                                             c->blocks ? "group" : "set", c->b->error);
+    if (status || out->choices[M3_CHOICE_INADMISSIBLE] < LEAST) return status;
+    if (c->lacking.are_last && c->lacking.want != 0)
+        snprintf(pattern->what, sizeof pattern->what, "each wrong set lacks the last block of its row");
+    else if (c->lacking.want >= 0)
+        snprintf(pattern->what, sizeof pattern->what, "each wrong set lacks %s %" PRId64, noun, c->lacking.want);
+    else if (c->lacking.got >= 0)
+        snprintf(pattern->what, sizeof pattern->what, "each wrong set has %s %" PRId64, noun, c->lacking.got);
+    return M3_OK;
 }
 
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_tap_values *dumped,
@@ -204,6 +242,11 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     struct choosing c;
     int status = begin(&c, b, item, made);
     int64_t judged = 0;
+    if (!status) {
+        c.lacking.want = -2;
+        c.wrong = calloc((size_t)(dumped->rows * c.groups) + 1, 1);
+        if (!c.wrong) status = m3_fail_memory(b->error, item->name, (size_t)(dumped->rows * c.groups));
+    }
     for (int64_t r = 0; !status && r < dumped->rows; r++) {
         const int64_t number = dumped->numbers[r];
         if (number >= item->rows) continue;
@@ -213,6 +256,7 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
         for (int64_t g = 0; g < c.groups; g++) any |= judge_one(&c, dumped, r, at, own, g);
         judged += any;
     }
+    if (!status && out && out->choice == M3_CHOICE_INADMISSIBLE) status = find_pattern(out, &c, dumped);
     end(&c);
     if (status || !out) return status;
     out->rows = judged;

@@ -163,6 +163,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     int status = is_view ? M3_OK : m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
     if (!status && !is_view) gather(&s, item, dumped, recomputed, rounding);
     out->is_in_part = 0;
+    out->pattern = (struct m3_pattern){ "", "" };
     out->rows = s.rows;
     out->rows_left_out = dumped->rows - s.rows;
     out->elements = s.count;
@@ -177,6 +178,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
         if (!status && !has_term) status = m3_blame_judge_outputs(b, item, &s, u);
         if (!status) status = m3_blame_judge_spread(b, item, &s, u);
         if (!status) m3_blame_judge_bits(b, item, &s);
+        if (!status) status = m3_blame_find_pattern(b, item, dumped, &s, u);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         m3_finding_note(out, "its inputs are missing or no numbers in every row");

@@ -149,9 +149,19 @@ static int is_of_reading(int *is, const struct m3_mistake *mistake, const struct
     return status;
 }
 
+const struct m3_finding *m3_check_named(const struct m3_check *check)
+{
+    const struct m3_finding *first = check->blame.first;
+    if (!first || first->mistake || first->verdict == M3_VERDICT_FAIL) return first;
+    for (int64_t i = 0; i < check->blame.count; i++)
+        if (check->blame.findings[i].verdict == M3_VERDICT_FAIL) return &check->blame.findings[i];
+    return first;
+}
+
 int m3_check_name_cause(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *error)
 {
-    const struct m3_mistake *mistake = check->blame.first ? check->blame.first->mistake : NULL;
+    const struct m3_finding *named = m3_check_named(check);
+    const struct m3_mistake *mistake = named ? named->mistake : NULL;
     const int has_reading = check->reading[0] != '\0';
     int is_named = mistake != NULL;
     const int status =

@@ -39,7 +39,7 @@ struct m3_check {
     int64_t part_count;
     struct m3_parts kept_parts;         /* of the truth that was kept for several sequences, in kept_file */
     struct m3_safetensors *kept_file;
-    char sentence[1200];                /* what is wrong, where, how surely, what to look at; or that nothing is */
+    char sentence[2400];                /* what is wrong, where, how surely, what to look at; or that nothing is */
 };
 
 /* Does the dump hold everything that its taps are computed from, in all rows? Then each is judged by its own operator, in one pass. The

@@ -11,10 +11,9 @@
 
 static void say_place(struct m3_text *w, const struct m3_finding *tap)
 {
-    if (tap->rank > 0 && tap->in_sequence > 0)
-        m3_text_add(w, " in sequence %" PRId64 ", row %" PRId64 ",", tap->in_sequence - 1, tap->index[0]);
-    for (int d = 0; d < tap->rank; d++) m3_text_add(w, "%s%" PRId64, d ? ", " : " at [", tap->index[d]);
-    if (tap->rank > 0) m3_text_add(w, "]");
+    if (tap->rank == 0) return;
+    m3_text_add(w, " in ");
+    m3_finding_say_place(w, tap);
 }
 
 /* How wrong the tap is. */
@@ -36,18 +35,34 @@ static void say_size(struct m3_text *w, const struct m3_finding *tap)
         m3_text_add(w, ", where it is %.9g and should be %.9g", tap->got, tap->want);
     } else if (tap->note[0]) {
         m3_text_add(w, ": %s", tap->note);
-    } else if (!tap->tiers.parameter.name) {
+    } else {
         m3_text_add(w, ": its errors are too regular to be rounding");
+    }
+    if (!tap->selection && tap->rank > 0 && share <= 1) {
+        m3_text_add(w, ", the largest");
+        say_place(w, tap);
     }
     if (!tap->tiers.parameter.name) return;
     m3_parameter_say(parameter, sizeof parameter, &tap->tiers.parameter);
     m3_text_add(w, ": %s", parameter);
 }
 
+/* Where else, and what the wrong values are. */
+static void say_pattern(struct m3_text *w, const struct m3_check *check)
+{
+    const struct m3_finding *culprit = check->blame.first;
+    char text[1000] = "";
+    struct m3_text own = { text, sizeof text, 0 };
+    m3_judgement_say_pattern(&own, &check->blame, culprit);
+    /* How wrong it is was said in these words. */
+    if (!text[0] || strstr(w->text, text)) return;
+    m3_text_add(w, " Pattern: %s.", text);
+}
+
 /* What explains it, the surest first. */
 static void say_cause(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
 {
-    const struct m3_finding *culprit = check->blame.first;
+    const struct m3_finding *culprit = check->blame.first, *named = m3_check_named(check);
     if (check->reading[0])
         m3_text_add(w, " The engine follows another reading of the model: with --set %s nothing is wrong.",
                     check->reading);
@@ -57,7 +72,8 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
                     "wrong.",
                     check->profile_word, plan->profile, check->profile_word);
     if (check->mistake)
-        m3_text_add(w, " It looks like the known mistake %s: %s.", culprit->mistake->id, culprit->mistake->what);
+        m3_text_add(w, " %s looks like the known mistake %s: %s.", named == culprit ? "It" : named->tap,
+                    named->mistake->id, named->mistake->what);
     else if (!check->reading[0] && !check->profile_word[0] && culprit->mistakes_tried > 0)
         m3_text_add(w, " No known mistake of this operator explains it (%d tried).", culprit->mistakes_tried);
     if (check->reading[0]) return;
@@ -76,6 +92,17 @@ static int all_right_before(const struct m3_check *check)
     return 1;
 }
 
+/* A suspect tap leads, because the first error is the cause of others; what surely fails after it is named too. */
+static void say_failing(struct m3_text *w, const struct m3_check *check)
+{
+    if (check->blame.first->verdict == M3_VERDICT_FAIL) return;
+    for (int64_t i = 0; i < check->blame.count; i++) {
+        if (check->blame.findings[i].verdict != M3_VERDICT_FAIL) continue;
+        m3_text_add(w, " %s, after it, is wrong.", check->blame.findings[i].tap);
+        return;
+    }
+}
+
 static void say_wrong(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
 {
     const struct m3_finding *culprit = check->blame.first;
@@ -83,6 +110,8 @@ static void say_wrong(struct m3_text *w, const struct m3_check *check, const str
                 plan->candidate_name);
     say_size(w, culprit);
     m3_text_add(w, ".%s", all_right_before(check) ? " What comes before it is right." : "");
+    say_pattern(w, check);
+    say_failing(w, check);
     say_cause(w, check, plan);
 }
 

@@ -102,7 +102,7 @@ static void count(struct m3_judgement *all, const struct m3_finding *finding)
     all->not_judged += finding->verdict == M3_VERDICT_NOT_JUDGED;
     all->not_comparable += finding->verdict == M3_VERDICT_NOT_COMPARABLE;
     all->excused += finding->verdict == M3_VERDICT_NOT_JUDGED && finding->excused;
-    if (m3_finding_is_wrong(finding) && (!all->first || finding->verdict > all->first->verdict)) all->first = finding;
+    if (m3_finding_is_wrong(finding) && !all->first) all->first = finding;
     if (!m3_is_judged(finding->verdict) || finding->selection || finding->elements == 0) return;
     if (!all->tightest || finding->tiers.headroom > all->tightest->tiers.headroom) all->tightest = finding;
 }

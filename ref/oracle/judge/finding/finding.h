@@ -10,10 +10,12 @@
 #include "model/taps.h"
 #include "oracle/error/tiers.h"
 #include "oracle/error/verdict.h"
+#include "oracle/judge/pattern/pattern.h"
 
 struct m3_logits;
 struct m3_mistake;
 struct m3_side;
+struct m3_text;
 
 /* From good to bad. */
 enum m3_choice {
@@ -83,6 +85,7 @@ struct m3_finding {
     int excused;                    /* not judged, and not counted as unjudged (SPEC 7, exit status) */
     char note[512];                 /* why not comparable, not judged or wrong; or empty */
     int is_in_part;                 /* `note` names values that are wrong unlike others, or a factor: no rounding */
+    struct m3_pattern pattern;      /* of what is wrong */
     int rank;                       /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK];     /* the first is the row's number in the sequence; of the reference's expert
                                      * slot */
@@ -151,6 +154,8 @@ void m3_finding_note(struct m3_finding *finding, const char *format, ...) __attr
 /* Makes element `rest` of row `number` of a tensor of this shape the place. */
 void m3_finding_place(struct m3_finding *finding, const struct m3_tensor *tensor, int64_t number, int64_t rest,
                       int rank);
+/* "sequence 2, row 17, head 3, channel 8"; numbers alone where dimensions have no names; nothing without a place. */
+void m3_finding_say_place(struct m3_text *text, const struct m3_finding *finding);
 /* Does it fail, or is it suspect? */
 static inline int m3_finding_is_wrong(const struct m3_finding *finding)
 {
@@ -165,7 +170,7 @@ struct m3_judgement {
     int64_t excused; /* findings of `not_judged` that do not count as unjudged (SPEC 7, exit status) */
     int64_t missing, extra; /* taps that only the other side holds; that only the candidate holds */
     int64_t unjudged; /* findings that nothing could judge, and those of `extra` that should be judged */
-    const struct m3_finding *first; /* that fails, otherwise the first suspect; or NULL */
+    const struct m3_finding *first; /* in execution order that fails or is suspect; or NULL */
     const struct m3_finding *tightest; /* the judged floats with the largest headroom, or NULL */
     struct m3_finding next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is
                                      * in no count */
@@ -200,6 +205,10 @@ struct m3_judgement {
 /* Counts the findings; the first wrong one, the tightest, the verdict and the status follow. `more_unjudged`: taps
  * without a finding that should have been judged. */
 void m3_judgement_settle(struct m3_judgement *judgement, int64_t more_unjudged);
+/* "only rows 96 to 117, in every layer; the wrong values are zeros": of one of the findings; what its note says if there
+ * is no pattern. Nothing if nothing is known. */
+void m3_judgement_say_pattern(struct m3_text *text, const struct m3_judgement *judgement,
+                              const struct m3_finding *finding);
 /* Notes a tap that the candidate does not hold; `missing_taps` has room for it. */
 void m3_judgement_miss(struct m3_judgement *judgement, const char *tap);
 /* The findings on several sequences as one, which owns them, and `sides` (NULL: none). Of each tap the worst counts,

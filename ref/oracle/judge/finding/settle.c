@@ -7,6 +7,7 @@ static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
 {
     f->verdict = rows->verdict;
     f->judged_by = M3_BY_ROWS;
+    f->pattern = rows->pattern;
     f->note[0] = '\0';
     f->violations = 0;
     f->rows_left_out = 0;

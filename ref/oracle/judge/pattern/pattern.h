@@ -38,6 +38,8 @@ int m3_pattern_find(struct m3_pattern *pattern, const struct m3_pattern_values *
 int m3_pattern_of_choices(struct m3_pattern *pattern, const unsigned char *is_wrong, const int64_t *numbers,
                           int64_t rows, int64_t outputs, const char *place, struct m3_error *error);
 
+/* Divides a row of a tap with these letters and this shape into outputs and their elements; 0: it cannot be told. */
+int m3_pattern_divide(struct m3_pattern_values *values, const char *letters, const int64_t *shape);
 /* "row", "head", "channel" of a tap with these letters (model/taps.def); NULL: the dimension has no name. */
 const char *m3_axis_name(const char *letters, int axis);
 

@@ -110,6 +110,7 @@ static double plus_own(const struct m3_guess *guess, int64_t row, int64_t output
 struct fits {
     double *factors, *constants;        /* [rows,outputs] NaN: not of the region, or it has no numbers */
     double factor, constant;
+    double squares, noise, variance;    /* sums of y^2, of y^2 and of 1 times the variance of a right error */
     int64_t outputs, elements;
 };
 
@@ -121,12 +122,13 @@ static void fit_one(struct fits *f, const struct m3_region *g, int64_t output)
     for (int64_t i = output * v->width + g->first; i < output * v->width + g->end; i++) {
         if (!isfinite(v->got[i]) || !isfinite(v->want[i])) continue;
         products += v->got[i] * v->want[i], squares += v->want[i] * v->want[i], offs += v->got[i] - v->want[i];
+        f->noise += v->want[i] * v->want[i] * v->variance[i], f->variance += v->variance[i];
         count++;
     }
     if (!(squares > 0)) return;
     f->factors[output] = products / squares, f->constants[output] = offs / (double)count;
     f->factor += f->factors[output], f->constant += f->constants[output];
-    f->outputs++, f->elements += count;
+    f->outputs++, f->elements += count, f->squares += squares;
 }
 
 static void fit(struct fits *f, const struct m3_region *g)
@@ -139,9 +141,16 @@ static void fit(struct fits *f, const struct m3_region *g)
     if (f->outputs > 0) f->factor /= (double)f->outputs, f->constant /= (double)f->outputs;
 }
 
-static void say_number(struct m3_pattern *pattern, const char *words, double number)
+/* With no more digits than the errors of right values leave certain: 0.75, not 0.7502. */
+static void say_number(struct m3_pattern *pattern, const char *words, double number, double standard_error)
 {
-    snprintf(pattern->what, sizeof pattern->what, "%s%.4g", words, number);
+    enum { MOST_DIGITS = 4 };
+    static const double certain = 3;
+    char text[32];
+    int digits = 1;
+    do snprintf(text, sizeof text, "%.*g", digits, number);
+    while (fabs(strtod(text, NULL) - number) > certain * standard_error && digits++ < MOST_DIGITS);
+    snprintf(pattern->what, sizeof pattern->what, "%s%s", words, text);
 }
 
 static void one_number(struct m3_pattern *pattern, const struct m3_region *g, const struct fits *f)
@@ -157,12 +166,13 @@ static void one_number(struct m3_pattern *pattern, const struct m3_region *g, co
     if (m3_guess_explains(&guess)) {
         if (fabs(f->factor + 1) < same)
             snprintf(pattern->what, sizeof pattern->what, "the right ones with the other sign");
-        else say_number(pattern, "the right ones times ", f->factor);
+        else say_number(pattern, "the right ones times ", f->factor, sqrt(f->noise) / f->squares);
         return;
     }
     guess = (struct m3_guess){ .region = g, .at = plus, .number = f->constant };
     if (!m3_guess_explains(&guess)) return;
-    say_number(pattern, f->constant < 0 ? "the right ones less " : "the right ones plus ", fabs(f->constant));
+    say_number(pattern, f->constant < 0 ? "the right ones less " : "the right ones plus ", fabs(f->constant),
+               sqrt(f->variance) / (double)f->elements);
 }
 
 /* The first output that has a number; -1: none. */

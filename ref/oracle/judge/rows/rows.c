@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "oracle/judge/judge.h"
 #include "oracle/judge/rows/distances.h"
 
 const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
@@ -230,6 +231,16 @@ static int weigh(struct m3_row_verdict *out, const struct judging *j, struct m3_
     return M3_OK;
 }
 
+/* Of a tap that does not pass, by the largest error of an honest row. */
+static int find_pattern(struct m3_row_verdict *out, const struct judging *j, const struct m3_matched *matched,
+                        struct m3_error *error)
+{
+    double largest = 0;
+    if (out->verdict != M3_VERDICT_FAIL && out->verdict != M3_VERDICT_SUSPECT) return M3_OK;
+    for (int64_t i = 0; i < j->runs * j->rows; i++) largest = fmax(largest, j->d.error[i]);
+    return m3_matched_pattern(&out->pattern, matched, largest, 1, error);
+}
+
 static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
 {
     const size_t bytes = (size_t)(j->runs + 1) * (size_t)j->columns * sizeof(float);
@@ -273,6 +284,7 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
     else if (status == M3_OK && j.rows > 0) {
         out->why = NULL;
         status = measure(out, &j, error);
+        if (status == M3_OK) status = find_pattern(out, &j, matched, error);
     }
     free(j.pairs);
     m3_distances_free(&j.d);

@@ -7,6 +7,7 @@
 #include "oracle/error/profile.h"
 #include "oracle/error/verdict.h"
 #include "oracle/judge/align.h"
+#include "oracle/judge/pattern/pattern.h"
 
 /* The tensors "<tap>.<name>". */
 enum m3_row_field {
@@ -34,6 +35,7 @@ struct m3_row_verdict {
     double error, error_largest;        /* 75 % of the rows have at most this error; the largest of an honest run */
     double nearest, nearest_largest;    /* the same of the distance to the nearest honest run */
     double share;                       /* of what fails: above 1 it does */
+    struct m3_pattern pattern;          /* of what is farther off than any row of an honest run */
 };
 
 /* `file` NULL, or without the tap's tensors: not judged. Rows that follow from other choices are judged too, because

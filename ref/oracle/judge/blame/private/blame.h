@@ -119,6 +119,9 @@ int m3_blame_judge_spread(const struct m3_blaming *b, const struct m3_blame_item
                           double u);
 /* few_bits.c: after those: rows, heads and taps whose numbers all lack bits. */
 void m3_blame_judge_bits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_side_by_side *s);
+/* pattern.c: after those: where the wrong values are, and what they are. M3_INTERNAL. */
+int m3_blame_find_pattern(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_tap_values *dumped, const struct m3_side_by_side *s, double u);
 /* Is it a sum of products, in which a mistake can hide among the roundings of codes? */
 int m3_blame_is_product(const struct m3_blaming *b, const struct m3_blame_item *item);
 
