@@ -185,6 +185,37 @@ LOOP_TEST(kinds_of_failures, sizeof failures / sizeof failures[0])
     ck_assert(last_line_has("; next: check the program's "));
 }
 
+/* A model whose layer 2 has the values' weights of layer 3. */
+static void make_other_model(void)
+{
+    static const char name[] = "language_model.model.layers.%d.self_attn.v_proj.weight";
+    char mine[96], other[96];
+    struct m3_safetensors *file;
+    size_t size;
+    snprintf(mine, sizeof mine, name, 2);
+    snprintf(other, sizeof other, name, 3);
+    ck_assert_int_eq(m3_safetensors_open(&file, TINY "/model.safetensors", NULL), 0);
+    unsigned char *bytes = read_bytes(TINY "/model.safetensors", &size);
+    memcpy(bytes + place_of(file, mine, NULL), bytes + place_of(file, other, NULL),
+           m3_safetensors_find(file, mine)->bytes);
+    m3_safetensors_close(file);
+    ck_assert_int_eq(mkdir(in_folder("model"), 0777), 0);
+    copy(TINY "/config.json", in_folder("model/config.json"));
+    write_bytes(in_folder("model/model.safetensors"), bytes, size);
+    free(bytes);
+}
+
+/* Goal:  weights of another layer are recognised by what they make of this layer's inputs.
+ * Claim: the last line names the layer. Seen to fail without the try of other weights. */
+TEST(other_weights)
+{
+    make_other_model();
+    ck_assert_int_eq(m3ref("run %s " CASE " --dump %s", in_folder("model"), in_folder("other")), 0);
+    ck_assert_int_eq(m3ref("blame " TINY " %s " CASE " --force", in_folder("other")), 1);
+    ck_assert(last_line_has("layers.2.v_proj row "));
+    ck_assert(last_line_has("; the wrong values are equal to what layer 3's weights give; next: "));
+}
+
 /* Goal:  the earliest wrong tap leads, also if it is only suspect; what surely fails after it is named too.
  * Given: the outputs of one expert with a little noise, which their sum, made of other numbers, proves wrong.
  * Claim: the expert's output leads. Seen to fail with the first tap that fails as the culprit. */

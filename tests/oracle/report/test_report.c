@@ -41,7 +41,7 @@ TEST(as_text)
     char *text = printed(m3_report_text, M3_REPORT_ALL);
     check_text(
         text,
-        "fail  layers.3.attn_lse row 1, head 0, NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE --case F; "
+        "fail  layers.3.attn_lse row 1, head 0, NaN, 1 of 2 elements; only row 1; the wrong values are NaN; next: m3ref blame MODEL CANDIDATE --case F; "
         "not held by the candidate: 1 stage, logits\n"
         "verdict         tap                      rel L2        max    allowed\n"
         "fail            layers.3.attn_lse             0          0     beyond\n"
@@ -58,7 +58,7 @@ TEST(as_text)
         "note  first divergence layers.3.attn_lse; 1 of 2 stages before it pass; the worst, embed, used 24.4% of what is "
         "allowed\n"
         "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing; the worst, layers.3.attn_lse, is "
-        "wrong beyond measure; layers.3.attn_lse row 1, head 0, NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE "
+        "wrong beyond measure; layers.3.attn_lse row 1, head 0, NaN, 1 of 2 elements; only row 1; the wrong values are NaN; next: m3ref blame MODEL CANDIDATE "
         "--case F\n");
     free(text);
 

@@ -149,19 +149,31 @@ static int try_weights(struct m3_pattern *pattern, struct looking *l, const stru
     return status;
 }
 
+/* Is an earlier tap wrong? Then this one is not the culprit, and the weights of other layers need not be read. */
+static int is_later(const struct looking *l)
+{
+    for (const struct m3_blame_item *item = l->b->items; item < l->item; item++)
+        if (item->blamed && m3_finding_is_wrong(item->blamed)) return 1;
+    return 0;
+}
+
+/* Those of the nearest layers, in the row of the largest error. */
 static int other_weights(struct m3_pattern *pattern, struct looking *l)
 {
+    enum { NEAREST = 4 };
     const struct m3_setting *s = l->b->setting;
     const enum m3_operator op = m3_graph_node(s->model, s->semantics, l->item->tap, l->item->layer)->op;
-    const struct m3_finding *out = l->item->blamed;
-    int64_t row = 0;
+    const int64_t own = l->item - l->b->items, count = l->b->count;
+    int64_t row = 0, tried = 0;
     int status = M3_OK;
-    if ((op != M3_OP_LINEAR && op != M3_OP_RMS_NORM) || out->rank == 0) return M3_OK;
-    while (row < l->s->rows && l->s->numbers[row] != out->index[0]) row++;
-    for (int64_t i = 0; i < l->b->count && !status && !pattern->what[0] && row < l->s->rows; i++) {
-        const struct m3_blame_item *item = &l->b->items[i];
+    if ((op != M3_OP_LINEAR && op != M3_OP_RMS_NORM) || l->item->blamed->rank == 0 || is_later(l)) return M3_OK;
+    while (row < l->s->rows && l->s->numbers[row] != l->item->blamed->index[0]) row++;
+    for (int64_t i = 2; i < 2 * count && row < l->s->rows && tried < NEAREST && !status && !pattern->what[0]; i++) {
+        const int64_t at = own + (i % 2 ? i / 2 : -(i / 2));
+        const struct m3_blame_item *item = at < 0 || at >= count ? l->item : &l->b->items[at];
         struct m3_pattern found = { "", "" };
-        if (item->tap != l->item->tap || item == l->item || item->width != l->item->width) continue;
+        if (item == l->item || item->tap != l->item->tap || item->width != l->item->width) continue;
+        tried++;
         status = try_weights(&found, l, item, row);
         memcpy(pattern->what, found.what, sizeof pattern->what);
     }
