@@ -54,7 +54,8 @@ int m3_cli_real(double *number, const char *flag, const char *text, double low, 
                 struct m3_error *error);
 /* Reads A:B with 0 <= A < B, the value of --layers. */
 int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error);
-/* Prints the notes, and frees them: before a verdict, which is the last line. M3_INTERNAL if memory was short for one. */
+/* Prints the notes, and frees them: before a verdict, which is the last line. M3_INTERNAL if memory was short for one.
+ */
 int m3_cli_print_notes(struct m3_error *notes, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);

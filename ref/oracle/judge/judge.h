@@ -30,8 +30,8 @@ int m3_judge_values(struct m3_finding *stage, const struct m3_matched *matched, 
  * that only one side has. */
 double m3_share_of_allowed(const struct m3_finding *stage, double got, double want);
 
-/* The pattern of the differences that are larger than such standard deviations explain: of all elements, or, is_relative,
- * of those of a row, over their root mean square. M3_INTERNAL. */
+/* The pattern of the differences that are larger than such standard deviations explain: of all elements, or,
+ * is_relative, of those of a row, over their root mean square. M3_INTERNAL. */
 int m3_matched_pattern(struct m3_pattern *pattern, const struct m3_matched *matched, double deviation, int is_relative,
                        struct m3_error *error);
 

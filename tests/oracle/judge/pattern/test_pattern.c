@@ -124,11 +124,11 @@ static const struct {
     { half_a_factor, "", "", 0 },
 };
 
-/* Goal:  the place is the smallest that holds all errors beyond rounding; what the wrong values are is said if it explains
- *        nearly all of their errors; honest errors have no pattern, nor has what is like nothing known.
+/* Goal:  the place is the smallest that holds all errors beyond rounding; what the wrong values are is said if it
+ *        explains nearly all of their errors; honest errors have no pattern, nor has what is like nothing known.
  * Claim: of each change, where and what in these words.
- * Seen to fail with the sizes of `telling`, `rest_of_all` and `beyond` changed by a factor of 100, with heads in place of
- * experts, without the look outside of a place (a row that is far off, others a little), and with each guess of moved.c
+ * Seen to fail with the sizes of `telling`, `rest_of_all` and `beyond` changed by a factor of 100, with heads in place
+ * of experts, without the look outside of a place (a row that is far off, others a little), and with each guess of moved.c
  * left out. */
 LOOP_TEST(kinds_of_errors, sizeof kinds / sizeof kinds[0])
 {
