@@ -105,6 +105,7 @@ struct m3_finding {
      * most of an honest one; the same of the distance to the nearest of them. NaN: not compared with them. */
     double row_error, row_error_largest;
     double row_nearest, row_nearest_largest;
+    int64_t first_bad, bad_rows; /* only these rows are off, which decided the verdict; 0: all count */
 
     int selection; /* ids: the fields below apply, not the numbers above */
     enum m3_choice choice; /* the worst */

@@ -1,7 +1,22 @@
 #include "oracle/judge/finding/settle.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+/* Where the bad rows are, if only some are. */
+static void note_few(struct m3_finding *f, const struct m3_row_verdict *rows)
+{
+    char which[64];
+    const int64_t last = rows->first_bad + rows->bad_rows - 1;
+    f->first_bad = rows->first_bad;
+    f->bad_rows = rows->bad_rows;
+    if (rows->bad_rows == 0) return;
+    if (rows->bad_rows == 1) snprintf(which, sizeof which, "row %" PRId64 " only, which is", last);
+    else snprintf(which, sizeof which, "rows %" PRId64 " to %" PRId64 " only, each", rows->first_bad, last);
+    m3_finding_note(f, "%s at least %.3g times as far off as any honest implementation there", which, rows->times);
+}
 
 static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
 {
@@ -11,6 +26,7 @@ static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
     f->note[0] = '\0';
     f->violations = 0;
     f->rows_left_out = 0;
+    note_few(f, rows);
     if (!f->made_by) {
         f->tiers.headroom = rows->share;
         return;
@@ -22,7 +38,7 @@ static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
     f->inherited = NAN;
     f->created = f->off.rel_l2 = rows->error;
     f->allowed = f->off.allowed_l2 = rows->error_largest;
-    if (rows->verdict != M3_VERDICT_PASS)
+    if (rows->verdict != M3_VERDICT_PASS && rows->bad_rows == 0)
         m3_finding_note(f, "the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
                         rows->error, rows->error_largest);
 }

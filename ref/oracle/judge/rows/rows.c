@@ -9,6 +9,7 @@
 #include "base/context.h"
 #include "oracle/judge/judge.h"
 #include "oracle/judge/rows/distances.h"
+#include "oracle/judge/rows/local.h"
 
 const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
 
@@ -32,17 +33,22 @@ double m3_row_size(const struct m3_tensor *tensor, int64_t first, int64_t n, int
 
 double m3_row_share(double length, double size) { return length == 0 ? 0 : length / size; }
 
-/* The shares of rows at which distances are compared; the first is the one that can fail. */
+/* The shares of rows at which distances are compared, and above which quotient they are suspect; the first can fail.
+ * Where honest runs choose other experts in many rows, their high quantiles of errors differ by chance. */
 enum { SHARES = 3 };
-static const double shares_of_error[SHARES] = { 0.75, 0.5, 0.9 }, shares_of_nearest[SHARES] = { 0.75, 0.5, 0.95 };
+static const double shares[SHARES] = { 0.75, 0.5, 0.9 };
+static const double suspect_errors[SHARES] = { 2, 1.5, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
 enum { FEW_ROWS = 16 };
-static const double fails_above = 2, suspect_above = 1.5;
+static const double fails_above = 2;
+/* A row of zeros is off by 1, one of other numbers by more. */
+static const double as_zeros = 0.9;
 
 /* One tap of both sides, and its statistic. */
 struct judging {
     const struct m3_tensor *want, *got, *field[M3_ROW_FIELDS];
     int64_t runs, width, columns, step;
     int64_t rows, later;                /* rows compared; the first of their last quarter */
+    int has_choices;                    /* before the tap in the pass */
     struct m3_row_pair *pairs;          /* [rows] */
     struct m3_distances d;              /* of the runs and of the candidate, at these rows */
 };
@@ -73,6 +79,26 @@ static const char *find(struct judging *j, const struct m3_safetensors *file, co
     if (j->step == 0 || (j->width + j->step - 1) / j->step != j->columns)
         return "the honest implementations have another shape";
     return NULL;
+}
+
+/* Are experts or blocks chosen before the tap? Where the file does not say, they may be. */
+static int has_choices(const struct m3_safetensors *file, const struct m3_matched *m)
+{
+    const char *names = m3_safetensors_metadata(file, "choices");
+    if (names == NULL) names = m3_safetensors_metadata(file, "row_choices");
+    if (names == NULL) return 1;
+    for (size_t length; *names; names += length + (names[length] == ',')) {
+        char name[96];
+        enum m3_tap tap;
+        int64_t layer;
+        length = strcspn(names, ",");
+        if (length >= sizeof name) return 1;
+        memcpy(name, names, length);
+        name[length] = '\0';
+        if (m3_tap_parse(name, &tap, &layer) != 0 || m3_tap_order(tap, layer, (enum m3_tap)m->tap, m->layer) < 0)
+            return 1;
+    }
+    return 0;
 }
 
 /* Collects the rows that all sides hold. */
@@ -171,16 +197,17 @@ static double beyond(double *own, double *largest, const struct judging *j, cons
     return m3_distances_beyond(own, largest, &j->d, of, first, share, 0);
 }
 
-/* The worst of the quotients by which a tap can be suspect. */
-static double worst_of(const struct judging *j)
+/* The worst of the quotients by which a tap can be suspect, in limits. A few rows have limits of at least `least`. */
+static double worst_of(const struct judging *j, double least)
 {
     double own, largest, worst = 0;
     for (int i = 0; i < SHARES; i++) {
-        worst = fmax(worst, beyond(&own, &largest, j, j->d.error, 0, shares_of_error[i]));
+        const double nearest = fmax(suspect_nearest[i], least);
+        worst = fmax(worst, beyond(&own, &largest, j, j->d.error, 0, shares[i]) / fmax(suspect_errors[i], least));
         if (j->field[M3_ROW_RUNS] == NULL) continue;
-        worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, 0, shares_of_nearest[i]));
+        worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, 0, shares[i]) / nearest);
         if (i < 2 && j->rows - j->later >= 8)
-            worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, j->later, shares_of_nearest[i]));
+            worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, j->later, shares[i]) / nearest);
     }
     return worst;
 }
@@ -203,8 +230,7 @@ static int usual_error(double *usual, const struct judging *j, struct m3_error *
 static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
 {
     const double usual =
-        fails_above *
-        (j->field[M3_ROW_RUNS] != NULL ? m3_distances_usual_nearest(&j->d, shares_of_nearest[0]) : INFINITY);
+        fails_above * (j->field[M3_ROW_RUNS] != NULL ? m3_distances_usual_nearest(&j->d, shares[0]) : INFINITY);
     if (usual < 1) {
         out->verdict = out->nearest <= usual ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT;
         return;
@@ -213,22 +239,41 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
+/* Rows that are off where the others are not. */
+static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
+{
+    const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
+                                          .has_choices = j->has_choices,
+                                          .blank = as_zeros };
+    struct m3_local found;
+    const int status = m3_local_find(&found, &j->d, &rules, error);
+    if (status != M3_OK || found.verdict == M3_VERDICT_PASS) return status;
+    if (m3_is_judged(out->verdict) && found.verdict <= out->verdict) return M3_OK;
+    out->verdict = found.verdict;
+    out->why = NULL;
+    out->first_bad = j->pairs[found.first].number;
+    out->bad_rows = j->pairs[found.first + found.count - 1].number - out->first_bad + 1;
+    out->times = found.times;
+    out->share = found.times / fails_above;
+    return M3_OK;
+}
+
 static int weigh(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
 {
     const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
-    double fails = beyond(&out->error, &out->error_largest, j, j->d.error, 0, shares_of_error[0]);
+    double fails = beyond(&out->error, &out->error_largest, j, j->d.error, 0, shares[0]);
     double near = 0;
-    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->d.nearest, 0, shares_of_nearest[0]);
+    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->d.nearest, 0, shares[0]);
     double usual = 0;
     const int status = few ? usual_error(&usual, j, error) : M3_OK;
     if (status != M3_OK) return status;
     fails = few ? m3_row_share(out->error, fmax(out->error_largest, usual)) : fmax(fails, near);
-    const double worst = worst_of(j), limit = few ? fails_above : suspect_above;
+    const double worst = worst_of(j, few ? fails_above : 0);
     out->share = fails / fails_above;
-    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= limit) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
+    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= 1) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
     if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j);
-    return M3_OK;
+    return weigh_few(out, j, error);
 }
 
 /* Of a tap that does not pass, by the largest error of an honest row. */
@@ -267,6 +312,7 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
                   struct m3_error *error)
 {
     struct judging j = { .want = matched->want, .got = matched->got };
+    if (file != NULL) j.has_choices = has_choices(file, matched);
     *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED,
                                     .why = "no row in common",
                                     .error = NAN,

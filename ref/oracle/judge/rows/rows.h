@@ -36,6 +36,10 @@ struct m3_row_verdict {
     double nearest, nearest_largest;    /* the same of the distance to the nearest honest run */
     double share;                       /* of what fails: above 1 it does */
     struct m3_pattern pattern;          /* of what is farther off than any row of an honest run */
+    /* Only these rows of the sequence are off, and decided the verdict; 0: all count. Each is `times` as far off as any
+     * honest run there. */
+    int64_t first_bad, bad_rows;
+    double times;
 };
 
 /* `file` NULL, or without the tap's tensors: not judged. Rows that follow from other choices are judged too, because

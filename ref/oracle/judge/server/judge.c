@@ -7,19 +7,19 @@
 
 #include "base/context.h"
 #include "base/minmax.h"
+#include "oracle/judge/rows/local.h"
 
 static const double shares[M3_SERVER_SHARES] = { 0.5, 0.75, 0.9, 1 };
 static const char *const share_names[M3_SERVER_SHARES] = { "half of the positions", "75 % of the positions",
                                                            "90 % of the positions", "the farthest position" };
 static const double fails_above = M3_SERVER_FAILS, suspect_above = M3_SERVER_SUSPECT, few_suspect_above = 2;
-/* Rounding may choose another expert at one position, and move it far from all runs. One position alone has to stand out
- * by more, and to be as wrong as an answer to other tokens. */
-static const double one_suspect_above = 3;
-enum { FEW = 16, MIDDLE = 1, FARTHEST = M3_SERVER_SHARES - 1 };
+enum { FEW = 16, MIDDLE = 1 };
 /* Distances end here: a token that is impossible on one side only. */
 static const double farthest = 9999;
 
 /* ---- distances */
+
+enum metric { RMS, FARTHEST_ENTRY };
 
 static double rms_between(const double *a, const double *b, int64_t n)
 {
@@ -31,10 +31,23 @@ static double rms_between(const double *a, const double *b, int64_t n)
     return sqrt(squares / (double)n);
 }
 
-static double distance(const struct m3_weighing *w, int64_t i, const double *a, const double *b)
+/* The largest difference of a value. */
+static double most_between(const double *a, const double *b, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, rms_between(a + i, b + i, 1));
+    return most;
+}
+
+static double distance_by(enum metric metric, const struct m3_weighing *w, int64_t i, const double *a, const double *b)
 {
     const struct m3_asked *asked = &w->question->asked[i];
-    return rms_between(a + asked->first, b + asked->first, asked->count);
+    return (metric == RMS ? rms_between : most_between)(a + asked->first, b + asked->first, asked->count);
+}
+
+static double distance(const struct m3_weighing *w, int64_t i, const double *a, const double *b)
+{
+    return distance_by(RMS, w, i, a, b);
 }
 
 double m3_resolution_of(const double *got, int64_t n)
@@ -78,7 +91,7 @@ static int distances_new(struct distances *d, const struct m3_weighing *w, struc
 }
 
 /* The nearest other run of each run; the truth is honest too, and may be the nearest of the server's. */
-static void measure(struct distances *d)
+static void measure(struct distances *d, enum metric metric)
 {
     const struct m3_weighing *w = d->w;
     const int64_t runs = d->of.runs + 1;
@@ -88,10 +101,10 @@ static void measure(struct distances *d)
         for (int64_t a = 0; a <= d->of.runs; a++) {
             const double *mine = a < d->of.runs ? w->runs[a].logprobs : w->got;
             double *near = &d->of.nearest[a * d->of.n + k];
-            d->of.error[a * d->of.n + k] = distance(w, i, mine, w->truth.logprobs);
+            d->of.error[a * d->of.n + k] = distance_by(metric, w, i, mine, w->truth.logprobs);
             *near = a == d->of.runs ? d->of.error[a * d->of.n + k] : INFINITY;
             for (int64_t b = 0; b < d->of.runs; b++)
-                if (b != a) *near = fmin(*near, distance(w, i, mine, w->runs[b].logprobs));
+                if (b != a) *near = fmin(*near, distance_by(metric, w, i, mine, w->runs[b].logprobs));
         }
     }
 }
@@ -125,11 +138,12 @@ int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3
 /* ---- verdicts */
 
 /* What an answer to other tokens would be off by: three of four positions are at least so far. NaN: not known. */
-static double blank_of(const struct distances *d)
+static double blank_by(enum metric metric, const struct distances *d)
 {
     const struct m3_told *truth = &d->w->truth;
     if (d->of.n < 2 || !truth->other) return NAN;
-    for (int64_t k = 0; k < d->of.n; k++) d->of.each[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
+    for (int64_t k = 0; k < d->of.n; k++)
+        d->of.each[k] = distance_by(metric, d->w, d->places[k], truth->logprobs, truth->other);
     return m3_quantile(d->of.each, d->of.n, 0.25, d->of.room);
 }
 
@@ -151,16 +165,47 @@ static void weigh_distances(struct m3_server *r, const struct distances *d)
         if (!(q[i] <= r->quotient)) r->quotient = q[i], r->by = share_names[i];
     const int fails = few ? !(error <= fails_above) && !(r->error <= fails_above * usual_error(d))
                           : !(q[MIDDLE] <= fails_above) || !(error <= fails_above);
-    const double blank = blank_of(d), usual = fails_above * m3_distances_usual_nearest(&d->of, shares[MIDDLE]);
-    const int one = !(q[FARTHEST] <= one_suspect_above) && !(r->nearest[FARTHEST] < blank);
-    const int suspect = one || !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
-    if (one && !(q[FARTHEST] <= r->quotient)) r->quotient = q[FARTHEST], r->by = share_names[FARTHEST];
+    const double blank = blank_by(RMS, d), usual = fails_above * m3_distances_usual_nearest(&d->of, shares[MIDDLE]);
+    const int suspect = !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
     r->verdict = fails ? M3_VERDICT_FAIL : suspect ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     if (fails && !(q[MIDDLE] > fails_above)) r->by = share_names[MIDDLE], r->quotient = error;
     /* Honest runs so far apart that an answer to other tokens would pass prove nothing by themselves. */
     if (r->verdict != M3_VERDICT_PASS || !(fails_above * r->nearest_largest[MIDDLE] >= blank)) return;
     if (!(usual < blank)) r->verdict = M3_VERDICT_NOT_JUDGED;
     else if (!(r->nearest[MIDDLE] <= usual)) r->verdict = M3_VERDICT_SUSPECT;
+}
+
+static int find_few(struct m3_local *found, const struct distances *d, enum metric metric, struct m3_error *error)
+{
+    const struct m3_local_rules rules = {
+        .has_nearest = 1, .resolution = d->w->resolution, .has_choices = 1, .blank = blank_by(metric, d)
+    };
+    return m3_local_find(found, &d->of, &rules, error);
+}
+
+/* Positions that are off where the others are not. One value among many that are right counts too; this measures the
+ * distances anew. */
+static int weigh_few(struct m3_server *r, struct distances *d, struct m3_error *error)
+{
+    struct m3_local found;
+    int status = find_few(&found, d, RMS, error);
+    if (!status && found.verdict == M3_VERDICT_PASS) {
+        measure(d, FARTHEST_ENTRY);
+        status = find_few(&found, d, FARTHEST_ENTRY, error);
+    }
+    if (status || found.verdict == M3_VERDICT_PASS) return status;
+    if (m3_is_judged(r->verdict) && found.verdict <= r->verdict) return M3_OK;
+    const struct m3_server_place *first = &r->places[d->places[found.first]];
+    r->verdict = found.verdict;
+    r->by = found.count > 1 ? "positions side by side" : "one position";
+    r->quotient = found.times;
+    r->first_bad = first->place;
+    r->last_bad = r->places[d->places[found.first + found.count - 1]].place;
+    for (int64_t k = found.first; k < found.first + found.count; k++) {
+        struct m3_server_place *p = &r->places[d->places[k]];
+        if (p->verdict == M3_VERDICT_PASS) p->verdict = M3_VERDICT_SUSPECT;
+    }
+    return M3_OK;
 }
 
 static void weigh_place(struct m3_server *r, const struct distances *d, int64_t k)
@@ -251,10 +296,11 @@ int m3_weigh(struct m3_server *r, const struct m3_weighing *w, struct m3_error *
     struct distances d;
     int status = distances_new(&d, w, error);
     if (!status && d.of.n > 0) {
-        measure(&d);
+        measure(&d, RMS);
         weigh_distances(r, &d);
         for (int64_t k = 0; k < d.of.n; k++) weigh_place(r, &d, k);
         weigh_ranks(r, w);
+        status = weigh_few(r, &d, error);
     }
     if (!status) status = m3_weigh_tokens(r, w, error);
     if (!status) settle(r, d.of.n > 0);

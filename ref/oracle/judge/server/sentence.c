@@ -49,11 +49,22 @@ static void say_cause(struct m3_text *w, const struct m3_server *r)
         m3_text_add(w, " If the server rounds more coarsely than float, name its profile (--profile bf16).");
 }
 
+/* Where it is wrong, if only some positions are. */
+static void say_few(struct m3_text *w, const struct m3_server *r, const struct m3_server_plan *plan, const char *sure)
+{
+    m3_text_add(w, "%s is %s at position%s %" PRId64, plan->name, sure, r->first_bad < r->last_bad ? "s" : "",
+                r->first_bad);
+    if (r->first_bad < r->last_bad) m3_text_add(w, " to %" PRId64, r->last_bad);
+    m3_text_add(w, " only: %s at least %.3g times as far off as any honest %s implementation there.",
+                r->first_bad < r->last_bad ? "each is" : "it is", r->quotient, plan->profile);
+}
+
 static void say_wrong(struct m3_text *w, const struct m3_server *r, const struct m3_server_plan *plan)
 {
     const char *sure = r->verdict == M3_VERDICT_FAIL ? "wrong" : "suspect";
     const int far = r->by && r->distances != M3_VERDICT_PASS;
-    if (far)
+    if (far && r->last_bad > 0) say_few(w, r, plan, sure);
+    else if (far)
         m3_text_add(
             w,
             "%s is %s: by %s it is %.3g times as far from the nearest honest %s implementation as honest ones are from "

@@ -54,6 +54,7 @@ struct m3_server {
     double nearest[M3_SERVER_SHARES], nearest_largest[M3_SERVER_SHARES];
     double error, error_largest;                /* 75 % of the positions, from the truth */
     double quotient;                            /* the worst, of what is suspect */
+    int64_t first_bad, last_bad; /* only these positions are off, which decided; 0: all count, or nothing is wrong */
     const char *by; /* the quantile that decided: "75 % of the positions"; NULL: none did */
     enum m3_verdict distances; /* by log-probabilities alone */
     int is_fine; /* the profile stores everything in float */

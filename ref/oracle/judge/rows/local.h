@@ -1,0 +1,29 @@
+/* Mistakes of a few places: rows of a tap, or positions of an answer. Quantiles over all places cannot see them, so each
+ * place is compared with what honest runs give at this very place. SPEC 7.10, 7.18.
+ *
+ * An honest program may choose another expert where no run does, and be far off in that row. Such rows are rare and
+ * stand alone. Several bad rows side by side, or one where no choice lies upstream, are a mistake. */
+#ifndef M3_ORACLE_JUDGE_ROWS_LOCAL_H
+#define M3_ORACLE_JUDGE_ROWS_LOCAL_H
+
+#include "oracle/error/verdict.h"
+#include "oracle/judge/rows/distances.h"
+
+struct m3_local {
+    enum m3_verdict verdict; /* pass, suspect or fail */
+    int64_t first, count; /* the bad places; they lie side by side, but for those that say nothing */
+    double times; /* each of the worst of them is so many times as far off as any run there */
+};
+
+struct m3_local_rules {
+    int has_nearest; /* d->nearest is known; otherwise errors alone count */
+    double resolution; /* of the candidate's own distance: counts as nothing */
+    int has_choices; /* experts or blocks are chosen upstream: one place alone proves little */
+    double blank; /* the distance of a place that holds another's values; NaN: not known */
+};
+
+/* Are places far off that lie side by side, or one alone that no honest run explains? M3_INTERNAL: no memory. */
+int m3_local_find(struct m3_local *found, const struct m3_distances *d, const struct m3_local_rules *rules,
+                  struct m3_error *error);
+
+#endif
