@@ -10,10 +10,13 @@
 #include "oracle/judge/rows/rows.h"
 #include "oracle/variants/follow.h"
 #include "oracle/variants/honest.h"
+#include "oracle/variants/honest_margins.h"
 
 /* One tap: the tensors declared for it. */
 struct place {
     const struct m3_tensor *truth;
+    enum m3_tap tap;
+    int64_t layer;
     int64_t index[M3_ROW_FIELDS];       /* in the file; -1: none */
     int64_t width, step;                /* every step-th column of M3_ROW_RUNS */
     double *sizes;                      /* [rows] */
@@ -24,6 +27,7 @@ struct m3_honest_rows {
     const struct m3_safetensors *truth;
     struct m3_writer *writer;
     struct m3_honest *honest;
+    struct m3_honest_margins *margins;
     struct place *places;               /* one per tensor of the truth */
     int64_t count, runs;
 };
@@ -41,12 +45,12 @@ int64_t m3_honest_rows_needed(const struct m3_profile *profile)
 }
 
 /* Slots of experts are in another order where another expert is chosen: their rows say nothing. */
-static int has_rows(const struct m3_tensor *tensor, enum m3_tap *tap, const char *patterns)
+static int has_rows(struct place *place, const char *patterns)
 {
-    int64_t layer;
-    return m3_tap_parse(tensor->name, tap, &layer) == 0 && m3_tap_table[*tap].kind == M3_KIND_REALS &&
-           *tap != M3_TAP_EXPERT_OUT && *tap != M3_TAP_EXPERT_WEIGHTS && tensor->count > 0 &&
-           m3_tap_matches(patterns, tensor->name);
+    const struct m3_tensor *tensor = place->truth;
+    return m3_tap_parse(tensor->name, &place->tap, &place->layer) == 0 &&
+           m3_tap_table[place->tap].kind == M3_KIND_REALS && place->tap != M3_TAP_EXPERT_OUT &&
+           place->tap != M3_TAP_EXPERT_WEIGHTS && tensor->count > 0 && m3_tap_matches(patterns, tensor->name);
 }
 
 /* The taps of which whole rows are kept: the residual stream and what is made of it at the end, and what E4M3 leaves
@@ -66,23 +70,31 @@ static int keeps_runs(enum m3_tap tap, const struct m3_profile *profile)
     }
 }
 
+/* Margins are of the main model's choices. No layer of text comes before the vision tower. */
+static int has_margins(const struct place *place, const struct m3_honest_rows *rows)
+{
+    return place->truth->shape[0] == rows->plan->c->T && m3_mtp_module_of(place->layer) < 0;
+}
+
 static int declare(struct place *place, struct m3_honest_rows *rows, enum m3_tap tap, struct m3_error *error)
 {
-    static const enum m3_dtype dtypes[M3_ROW_FIELDS] = { M3_F64, M3_F32, M3_BF16 };
+    static const enum m3_dtype dtypes[M3_ROW_FIELDS] = { M3_F64, M3_F32, M3_BF16, M3_F32 };
+    static const int ranks[M3_ROW_FIELDS] = { 1, 2, 3, 1 };
     const struct m3_tensor *t = place->truth;
     place->width = t->count / t->shape[0];
     place->step = (place->width + M3_ROW_COLUMNS - 1) / M3_ROW_COLUMNS;
     const int64_t columns = (place->width + place->step - 1) / place->step;
-    const int64_t shapes[M3_ROW_FIELDS][3] = { { t->shape[0] },
-                                               { rows->runs, t->shape[0] },
-                                               { rows->runs, t->shape[0], columns } };
-    const int fields = keeps_runs(tap, rows->plan->profile) ? M3_ROW_FIELDS : M3_ROW_RUNS;
+    const int64_t shapes[M3_ROW_FIELDS][3] = {
+        { t->shape[0] }, { rows->runs, t->shape[0] }, { rows->runs, t->shape[0], columns }, { t->shape[0] }
+    };
+    const int has[M3_ROW_FIELDS] = { 1, 1, keeps_runs(tap, rows->plan->profile), has_margins(place, rows) };
     int status = M3_OK;
-    for (int field = 0; field < fields && !status; field++) {
+    for (int field = 0; field < M3_ROW_FIELDS && !status; field++) {
         char name[160];
+        if (!has[field]) continue;
         snprintf(name, sizeof name, "%s.%s", t->name, m3_row_names[field]);
         place->index[field] = m3_writer_declared(rows->writer);
-        status = m3_writer_tensor(rows->writer, name, dtypes[field], field + 1, shapes[field], error);
+        status = m3_writer_tensor(rows->writer, name, dtypes[field], ranks[field], shapes[field], error);
     }
     place->sizes = malloc((size_t)t->shape[0] * sizeof *place->sizes);
     if (!status && !place->sizes) status = m3_fail_memory(error, t->name, (size_t)t->shape[0] * sizeof(double));
@@ -100,11 +112,11 @@ int m3_honest_rows_declare(struct m3_honest_rows **out, const struct m3_envelope
     int status = rows->places ? M3_OK : m3_fail_memory(error, "rows", (size_t)rows->count * sizeof *rows->places);
     for (int64_t i = 0; i < rows->count && !status; i++) {
         struct place *place = &rows->places[i];
-        enum m3_tap tap;
         for (int field = 0; field < M3_ROW_FIELDS; field++) place->index[field] = -1;
         place->truth = m3_safetensors_at(truth, i);
-        if (has_rows(place->truth, &tap, plan->taps)) status = declare(place, rows, tap, error);
+        if (has_rows(place, plan->taps)) status = declare(place, rows, place->tap, error);
     }
+    if (!status) status = m3_honest_margins_new(&rows->margins, plan->model, plan->semantics, plan->c->T, error);
     if (!status)
         status = m3_honest_new(&rows->honest, plan->model, plan->semantics, plan->profile, NULL, plan->c->T, error);
     if (!status) return M3_OK;
@@ -119,6 +131,7 @@ void m3_honest_rows_free(struct m3_honest_rows *rows)
     for (int64_t i = 0; rows->places && i < rows->count; i++) free(rows->places[i].sizes);
     free(rows->places);
     m3_honest_free(rows->honest);
+    m3_honest_margins_free(rows->margins);
     free(rows);
 }
 
@@ -136,7 +149,7 @@ static struct place *place_of(struct m3_honest_rows *rows, enum m3_tap tap, int6
 static int wants(void *self, enum m3_tap tap, int64_t layer)
 {
     char name[96];
-    return place_of(self, tap, layer, name, sizeof name) != NULL;
+    return m3_honest_margins_wants(tap, layer) || place_of(self, tap, layer, name, sizeof name) != NULL;
 }
 
 /* One row: its distance from the truth, and the differences of the columns that are kept. */
@@ -158,6 +171,10 @@ static int measure(void *self, enum m3_tap tap, int64_t layer, const void *data,
     struct m3_honest_rows *rows = self;
     char name[96];
     const struct place *place = place_of(rows, tap, layer, name, sizeof name);
+    if (m3_honest_margins_wants(tap, layer)) {
+        const int status = m3_honest_margins_take(rows->margins, tap, layer, data, row, count, error);
+        if (status || !place) return status;
+    }
     if (place->truth->shape[0] < row + count)
         return m3_fail(error, M3_INTERNAL, "%s: more rows than the truth has", name);
     const int64_t columns = (place->width + place->step - 1) / place->step;
@@ -194,6 +211,21 @@ static int write_sizes(struct m3_honest_rows *rows, struct m3_error *error)
     return status;
 }
 
+static int write_margins(struct m3_honest_rows *rows, struct m3_error *error)
+{
+    const int64_t T = rows->plan->c->T;
+    float *least = malloc((size_t)T * sizeof *least + 1);
+    int status = least ? M3_OK : m3_fail_memory(error, "margins", (size_t)T * sizeof *least);
+    for (int64_t i = 0; i < rows->count && !status; i++) {
+        const struct place *place = &rows->places[i];
+        if (place->index[M3_ROW_MARGIN] < 0) continue;
+        m3_honest_margins_least(least, rows->margins, place->tap, place->layer);
+        status = m3_writer_append(rows->writer, place->index[M3_ROW_MARGIN], least, (uint64_t)T * sizeof *least, error);
+    }
+    free(least);
+    return status;
+}
+
 int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = rows->plan;
@@ -207,5 +239,6 @@ int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error)
         request.sink = &sink;
         status = m3_follow_forward(m3_engine_f32(), plan->model, &request, plan->follow, error);
     }
+    if (!status) status = write_margins(rows, error);
     return status;
 }

@@ -37,8 +37,6 @@ int m3_rows_beside_declare(struct m3_rows_beside *rows, struct m3_writer *writer
     rows->first = m3_writer_declared(writer);
     int status = m3_writer_metadata(writer, "row_profile", m3_profile_name(rows->profile), error);
     if (!status) status = m3_writer_metadata(writer, "row_profile_sha256", m3_profile_sha256(rows->profile), error);
-    const char *choices = m3_safetensors_metadata(rows->file, "choices");
-    if (!status && choices) status = m3_writer_metadata(writer, "row_choices", choices, error);
     for (int64_t i = 0; i < m3_safetensors_count(rows->file) && !status; i++) {
         const struct m3_tensor *t = m3_safetensors_at(rows->file, i);
         status = m3_writer_tensor(writer, t->name, t->dtype, t->rank, t->shape, error);

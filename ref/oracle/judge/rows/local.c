@@ -3,25 +3,29 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* So many places side by side are suspect if each is above the limit. Honest candidates stay below 2/3 of it. Two may
- * be a coincidence of choices: their limit is beyond what such rows usually have. */
+/* So many places side by side are suspect if each is above the limit, well beyond what honest candidates reach. Where
+ * choices may differ, two bad ones may be a coincidence. Where they cannot, a place may still attend to one that chose
+ * otherwise. */
 struct window {
+    enum m3_sure sure;          /* places at least so sure; those that are less are left out */
     int64_t places;
     double limit;
     int can_fail;
 };
 static const struct window windows[] = {
-    { 1, 2.5, 1 },      /* where nothing is chosen upstream */
-    { 2, 10, 0 },  { 3, 2, 0 }, { 4, 1.75, 1 }, { 8, 1.5, 1 },
+    { M3_SURE_NOT, 2, 8, 0 },         { M3_SURE_NOT, 3, 1.6, 0 },       { M3_SURE_NOT, 4, 1.4, 1 },
+    { M3_SURE_NOT, 8, 1.2, 1 },       { M3_SURE_LIKELY, 2, 3, 0 },      { M3_SURE, 1, 5, 0 },
+    { M3_SURE, 2, 2.5, 0 },           { M3_SURE_NO_CHOICE, 1, 2.2, 1 }, { M3_SURE_NO_CHOICE, 2, 1.7, 1 },
+    { M3_SURE_NO_CHOICE, 3, 1.5, 1 }, { M3_SURE_NO_CHOICE, 4, 1.3, 1 },
 };
 /* Fails at so many limits. */
 static const double fails_above = 2;
 /* Runs differ in their choices at a place that is so many times as wide as usual: it says nothing of its neighbours. */
 static const double wide = 5;
 /* A place is bad, and belongs to the bad ones beside it. */
-static const double bad_above = 1.5;
+static const double bad_above = 1.2;
 /* One place after choices is suspect beyond so many times the most of any run anywhere. */
-static const double one_above = 2;
+static const double one_above = 1.5;
 
 /* Of all runs at one place. A place where all happen to be exact is not judged by zero. */
 static double honest_at(const struct m3_distances *d, const double *of, int64_t k)
@@ -58,13 +62,15 @@ static void compare_places(double *quotients, const struct m3_distances *d, cons
     if (rules->has_nearest) lower(quotients, d, d->nearest, rules->resolution);
 }
 
-/* at [count]: the places that say something, in order. Returns how many. */
-static int64_t leave_out_wide(int64_t *at, const double *quotients, const struct m3_distances *d)
+/* at [count]: the places that say something and are so sure, in order. Returns how many. */
+static int64_t list_places(int64_t *at, const double *quotients, const struct m3_distances *d,
+                           const unsigned char *sure, enum m3_sure least)
 {
     const double usual = honest_at_all(d, d->error);
     int64_t count = 0;
     for (int64_t k = 0; k < d->n; k++)
-        if (quotients[k] > bad_above || d->each[k] <= wide * usual) at[count++] = k;
+        if (least > M3_SURE_NOT ? sure[k] >= least : quotients[k] > bad_above || d->each[k] <= wide * usual)
+            at[count++] = k;
     return count;
 }
 
@@ -112,11 +118,14 @@ static void find(struct m3_local *found, const struct m3_distances *d, const str
 {
     double most = 1;
     compare_places(quotients, d, rules);
-    const int64_t count = leave_out_wide(at, quotients, d);
-    for (size_t i = rules->has_choices ? 1 : 0; i < sizeof windows / sizeof *windows; i++) {
-        int64_t from = 0;
-        const double limits = slide(&from, &windows[i], quotients, at, count);
-        if (limits > most) most = limits, take(found, &windows[i], limits, from, quotients, at, count);
+    for (int sure = M3_SURE_NOT; sure < (rules->sure != NULL ? M3_SURES : M3_SURE_LIKELY); sure++) {
+        const int64_t count = list_places(at, quotients, d, rules->sure, (enum m3_sure)sure);
+        for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+            int64_t from = 0;
+            if ((int)windows[i].sure != sure) continue;
+            const double limits = slide(&from, &windows[i], quotients, at, count);
+            if (limits > most) most = limits, take(found, &windows[i], limits, from, quotients, at, count);
+        }
     }
     if (found->count == 0) find_one(found, d, rules, quotients);
 }

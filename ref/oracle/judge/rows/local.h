@@ -2,7 +2,7 @@
  * place is compared with what honest runs give at this very place. SPEC 7.10, 7.18.
  *
  * An honest program may choose another expert where no run does, and be far off in that row. Such rows are rare and
- * stand alone. Several bad rows side by side, or one where no choice lies upstream, are a mistake. */
+ * stand alone. Several bad rows side by side, or one where no choice could be another, are a mistake. */
 #ifndef M3_ORACLE_JUDGE_ROWS_LOCAL_H
 #define M3_ORACLE_JUDGE_ROWS_LOCAL_H
 
@@ -15,10 +15,13 @@ struct m3_local {
     double times; /* each of the worst of them is so many times as far off as any run there */
 };
 
+/* Can honest programs choose other experts or blocks before the place? */
+enum m3_sure { M3_SURE_NOT, M3_SURE_LIKELY, M3_SURE, M3_SURE_NO_CHOICE, M3_SURES };
+
 struct m3_local_rules {
     int has_nearest; /* d->nearest is known; otherwise errors alone count */
     double resolution; /* of the candidate's own distance: counts as nothing */
-    int has_choices; /* experts or blocks are chosen upstream: one place alone proves little */
+    const unsigned char *sure; /* [d->n] enum m3_sure; NULL: all may choose otherwise */
     double blank; /* the distance of a place that holds another's values; NaN: not known */
 };
 

@@ -11,7 +11,7 @@
 #include "oracle/judge/rows/distances.h"
 #include "oracle/judge/rows/local.h"
 
-const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
+const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs", "row_margin" };
 
 int m3_is_row_statistic(const char *name)
 {
@@ -42,13 +42,15 @@ enum { FEW_ROWS = 16 };
 static const double fails_above = 2;
 /* A row of zeros is off by 1, one of other numbers by more. */
 static const double as_zeros = 0.9;
+/* No honest program chooses otherwise where the least margin of the runs is so many times as wide as they vary; hardly
+ * any, and never in two rows side by side, at half of that. */
+static const double sure_above = 1, likely_above = 0.5;
 
 /* One tap of both sides, and its statistic. */
 struct judging {
     const struct m3_tensor *want, *got, *field[M3_ROW_FIELDS];
     int64_t runs, width, columns, step;
     int64_t rows, later;                /* rows compared; the first of their last quarter */
-    int has_choices;                    /* before the tap in the pass */
     struct m3_row_pair *pairs;          /* [rows] */
     struct m3_distances d;              /* of the runs and of the candidate, at these rows */
 };
@@ -65,10 +67,12 @@ static const char *find(struct judging *j, const struct m3_safetensors *file, co
 {
     for (int i = 0; i < M3_ROW_FIELDS; i++) j->field[i] = field_of(file, m->want->name, (enum m3_row_field)i);
     const struct m3_tensor *size = j->field[M3_ROW_SIZE], *error = j->field[M3_ROW_ERROR],
-                           *runs = j->field[M3_ROW_RUNS];
+                           *runs = j->field[M3_ROW_RUNS], *margin = j->field[M3_ROW_MARGIN];
     if (size == NULL || error == NULL) return "honest implementations of the profile are not known for this tap";
     if (size->dtype != M3_F64 || size->rank != 1 || error->dtype != M3_F32 || error->rank != 2 ||
         error->shape[1] != size->shape[0] || error->shape[0] < 2)
+        return "the honest implementations have another shape";
+    if (margin != NULL && (margin->dtype != M3_F32 || margin->rank != 1 || margin->shape[0] != size->shape[0]))
         return "the honest implementations have another shape";
     j->runs = error->shape[0];
     if (runs == NULL) return NULL;
@@ -79,26 +83,6 @@ static const char *find(struct judging *j, const struct m3_safetensors *file, co
     if (j->step == 0 || (j->width + j->step - 1) / j->step != j->columns)
         return "the honest implementations have another shape";
     return NULL;
-}
-
-/* Are experts or blocks chosen before the tap? Where the file does not say, they may be. */
-static int has_choices(const struct m3_safetensors *file, const struct m3_matched *m)
-{
-    const char *names = m3_safetensors_metadata(file, "choices");
-    if (names == NULL) names = m3_safetensors_metadata(file, "row_choices");
-    if (names == NULL) return 1;
-    for (size_t length; *names; names += length + (names[length] == ',')) {
-        char name[96];
-        enum m3_tap tap;
-        int64_t layer;
-        length = strcspn(names, ",");
-        if (length >= sizeof name) return 1;
-        memcpy(name, names, length);
-        name[length] = '\0';
-        if (m3_tap_parse(name, &tap, &layer) != 0 || m3_tap_order(tap, layer, (enum m3_tap)m->tap, m->layer) < 0)
-            return 1;
-    }
-    return 0;
 }
 
 /* Collects the rows that all sides hold. */
@@ -239,14 +223,26 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
+static enum m3_sure sure_of(double margin)
+{
+    if (isinf(margin)) return M3_SURE_NO_CHOICE;
+    return margin >= sure_above ? M3_SURE : margin >= likely_above ? M3_SURE_LIKELY : M3_SURE_NOT;
+}
+
 /* Rows that are off where the others are not. */
 static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
 {
+    const struct m3_tensor *margins = j->field[M3_ROW_MARGIN];
+    unsigned char *sure = calloc((size_t)j->rows + 1, 1);
     const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
-                                          .has_choices = j->has_choices,
+                                          .sure = sure,
                                           .blank = as_zeros };
     struct m3_local found;
+    if (sure == NULL) return m3_fail_memory(error, j->want->name, (size_t)j->rows);
+    for (int64_t r = 0; r < j->rows && margins != NULL; r++)
+        sure[r] = (unsigned char)sure_of(m3_decode(M3_F32, margins->data, j->pairs[r].number));
     const int status = m3_local_find(&found, &j->d, &rules, error);
+    free(sure);
     if (status != M3_OK || found.verdict == M3_VERDICT_PASS) return status;
     if (m3_is_judged(out->verdict) && found.verdict <= out->verdict) return M3_OK;
     out->verdict = found.verdict;
@@ -312,7 +308,6 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
                   struct m3_error *error)
 {
     struct judging j = { .want = matched->want, .got = matched->got };
-    if (file != NULL) j.has_choices = has_choices(file, matched);
     *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED,
                                     .why = "no row in common",
                                     .error = NAN,

@@ -14,6 +14,7 @@ enum m3_row_field {
     M3_ROW_SIZE,        /* F64 [rows]: L2 of each row of the truth */
     M3_ROW_ERROR,       /* F32 [runs,rows]: |run - truth| / |truth| of each row */
     M3_ROW_RUNS,        /* BF16 [runs,rows,columns]: run - truth, of at most M3_ROW_COLUMNS evenly spaced columns */
+    M3_ROW_MARGIN, /* F32 [rows]: how sure the choices before the tap are in each row (variants/honest_margins.h) */
     M3_ROW_FIELDS,
 };
 enum { M3_ROW_COLUMNS = 1024 };
@@ -28,8 +29,8 @@ double m3_row_size(const struct m3_tensor *tensor, int64_t first, int64_t n, int
 double m3_row_share(double length, double size);
 
 struct m3_row_verdict {
-    enum m3_verdict verdict;            /* not judged: `why` says why */
-    const char *why;                    /* static text, or NULL */
+    enum m3_verdict verdict; /* not judged: `why` says why */
+    const char *why; /* static text, or NULL */
     int64_t rows;
     /* NaN: not known. */
     double error, error_largest;        /* 75 % of the rows have at most this error; the largest of an honest run */
