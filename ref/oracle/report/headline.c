@@ -24,6 +24,8 @@ static void print_size(FILE *out, const struct m3_finding *f)
     } else if (f->selection) {
         fprintf(out, ", %" PRId64 " of %" PRId64 " %s inadmissible", f->choices[M3_CHOICE_INADMISSIBLE],
                 m3_decisions(f), m3_plural(m3_decisions(f), "sets"));
+    } else if (f->bad_rows > 0) {
+        fprintf(out, ", %s", f->note);
     } else if (f->judged_by == M3_BY_ROWS && !isnan(f->row_error)) {
         fprintf(out, ", the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
                 f->row_error, f->row_error_largest);

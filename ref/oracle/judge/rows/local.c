@@ -13,10 +13,10 @@ struct window {
     int can_fail;
 };
 static const struct window windows[] = {
-    { M3_SURE_NOT, 2, 8, 0 },         { M3_SURE_NOT, 3, 1.6, 0 },       { M3_SURE_NOT, 4, 1.4, 1 },
-    { M3_SURE_NOT, 8, 1.2, 1 },       { M3_SURE_LIKELY, 2, 3, 0 },      { M3_SURE, 1, 5, 0 },
-    { M3_SURE, 2, 2.5, 0 },           { M3_SURE_NO_CHOICE, 1, 2.2, 1 }, { M3_SURE_NO_CHOICE, 2, 1.7, 1 },
-    { M3_SURE_NO_CHOICE, 3, 1.5, 1 }, { M3_SURE_NO_CHOICE, 4, 1.3, 1 },
+    { M3_SURE_NOT, 2, 8, 0 },         { M3_SURE_NOT, 3, 1.7, 0 },       { M3_SURE_NOT, 4, 1.5, 1 },
+    { M3_SURE_NOT, 8, 1.4, 1 },       { M3_SURE_LIKELY, 2, 3, 0 },      { M3_SURE, 1, 5, 0 },
+    { M3_SURE, 2, 2.5, 0 },           { M3_SURE_NO_CHOICE, 1, 2.2, 1 }, { M3_SURE_NO_CHOICE, 2, 1.8, 1 },
+    { M3_SURE_NO_CHOICE, 3, 1.6, 1 }, { M3_SURE_NO_CHOICE, 4, 1.4, 1 },
 };
 /* Fails at so many limits. */
 static const double fails_above = 2;
@@ -25,7 +25,9 @@ static const double wide = 5;
 /* A place is bad, and belongs to the bad ones beside it. */
 static const double bad_above = 1.2;
 /* One place after choices is suspect beyond so many times the most of any run anywhere. */
-static const double one_above = 1.5;
+static const double one_above = 3;
+/* Rows attend to a bad one before them, and may inherit this share of how far it is off. */
+static const double inherited = 0.1;
 
 /* Of all runs at one place. A place where all happen to be exact is not judged by zero. */
 static double honest_at(const struct m3_distances *d, const double *of, int64_t k)
@@ -53,6 +55,17 @@ static void lower(double *quotients, const struct m3_distances *d, const double 
     }
 }
 
+/* Places after one that may have chosen otherwise count less. */
+static void forgive_heirs(double *quotients, int64_t n, const unsigned char *sure)
+{
+    double most = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const double own = quotients[k];
+        quotients[k] = own / fmax(1, inherited * most);
+        if (isfinite(own) && (sure == NULL || sure[k] < M3_SURE)) most = fmax(most, own);
+    }
+}
+
 /* quotients [d->n]: how many times as far off the candidate is as the farthest honest run at the same place, by error
  * or by nearest, whichever is less. */
 static void compare_places(double *quotients, const struct m3_distances *d, const struct m3_local_rules *rules)
@@ -60,6 +73,7 @@ static void compare_places(double *quotients, const struct m3_distances *d, cons
     for (int64_t k = 0; k < d->n; k++) quotients[k] = INFINITY;
     lower(quotients, d, d->error, rules->resolution);
     if (rules->has_nearest) lower(quotients, d, d->nearest, rules->resolution);
+    forgive_heirs(quotients, d->n, rules->sure);
 }
 
 /* at [count]: the places that say something and are so sure, in order. Returns how many. */
@@ -86,16 +100,17 @@ static double slide(int64_t *best, const struct window *w, const double *quotien
     return most;
 }
 
-static void take(struct m3_local *found, const struct window *w, double limits, int64_t from, const double *quotients,
-                 const int64_t *at, int64_t count)
+/* Notes the places from `from` on, and the bad ones beside them, unless something worse is known. */
+static void take(struct m3_local *found, double *most, const struct window *w, double limits, int64_t from,
+                 const double *quotients, const int64_t *at, int64_t count)
 {
     int64_t first = from, last = from + w->places - 1;
+    const enum m3_verdict verdict = w->can_fail && limits > fails_above ? M3_VERDICT_FAIL : M3_VERDICT_SUSPECT;
+    if (!(limits > 1) || verdict < found->verdict || (verdict == found->verdict && limits <= *most)) return;
     while (first > 0 && quotients[at[first - 1]] > bad_above) first--;
     while (last + 1 < count && quotients[at[last + 1]] > bad_above) last++;
-    found->verdict = w->can_fail && limits > fails_above ? M3_VERDICT_FAIL : M3_VERDICT_SUSPECT;
-    found->first = at[first];
-    found->count = at[last] - at[first] + 1;
-    found->times = limits * w->limit;
+    *found = (struct m3_local){ verdict, at[first], at[last] - at[first] + 1, limits * w->limit };
+    *most = limits;
 }
 
 /* One place after choices: it must be as wrong as another place's values, and beyond what any run is anywhere. */
@@ -116,15 +131,15 @@ static void find_one(struct m3_local *found, const struct m3_distances *d, const
 static void find(struct m3_local *found, const struct m3_distances *d, const struct m3_local_rules *rules,
                  double *quotients, int64_t *at)
 {
-    double most = 1;
+    double most = 0;
     compare_places(quotients, d, rules);
-    for (int sure = M3_SURE_NOT; sure < (rules->sure != NULL ? M3_SURES : M3_SURE_LIKELY); sure++) {
+    for (int sure = rules->sure != NULL ? M3_SURE_NO_CHOICE : M3_SURE_NOT; sure >= M3_SURE_NOT; sure--) {
         const int64_t count = list_places(at, quotients, d, rules->sure, (enum m3_sure)sure);
         for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
             int64_t from = 0;
             if ((int)windows[i].sure != sure) continue;
             const double limits = slide(&from, &windows[i], quotients, at, count);
-            if (limits > most) most = limits, take(found, &windows[i], limits, from, quotients, at, count);
+            take(found, &most, &windows[i], limits, from, quotients, at, count);
         }
     }
     if (found->count == 0) find_one(found, d, rules, quotients);

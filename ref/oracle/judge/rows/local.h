@@ -16,7 +16,7 @@ struct m3_local {
 };
 
 /* Can honest programs choose other experts or blocks before the place? */
-enum m3_sure { M3_SURE_NOT, M3_SURE_LIKELY, M3_SURE, M3_SURE_NO_CHOICE, M3_SURES };
+enum m3_sure { M3_SURE_NOT, M3_SURE_LIKELY, M3_SURE, M3_SURE_NO_CHOICE };
 
 struct m3_local_rules {
     int has_nearest; /* d->nearest is known; otherwise errors alone count */

@@ -37,11 +37,11 @@ double m3_row_share(double length, double size) { return length == 0 ? 0 : lengt
  * Where honest runs choose other experts in many rows, their high quantiles of errors differ by chance. */
 enum { SHARES = 3 };
 static const double shares[SHARES] = { 0.75, 0.5, 0.9 };
-static const double suspect_errors[SHARES] = { 2, 1.5, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
+static const double suspect_errors[SHARES] = { 1.75, 1.75, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
 enum { FEW_ROWS = 16 };
 static const double fails_above = 2;
-/* A row of zeros is off by 1, one of other numbers by more. */
-static const double as_zeros = 0.9;
+/* No choice of other experts moves a row by so many times its length. */
+static const double garbage = 3;
 /* No honest program chooses otherwise where the least margin of the runs is so many times as wide as they vary; hardly
  * any, and never in two rows side by side, at half of that. */
 static const double sure_above = 1, likely_above = 0.5;
@@ -236,7 +236,7 @@ static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct
     unsigned char *sure = calloc((size_t)j->rows + 1, 1);
     const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
                                           .sure = sure,
-                                          .blank = as_zeros };
+                                          .blank = garbage };
     struct m3_local found;
     if (sure == NULL) return m3_fail_memory(error, j->want->name, (size_t)j->rows);
     for (int64_t r = 0; r < j->rows && margins != NULL; r++)
@@ -244,7 +244,9 @@ static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct
     const int status = m3_local_find(&found, &j->d, &rules, error);
     free(sure);
     if (status != M3_OK || found.verdict == M3_VERDICT_PASS) return status;
-    if (m3_is_judged(out->verdict) && found.verdict <= out->verdict) return M3_OK;
+    const int is_few = found.count <= j->rows / 2;
+    if (m3_is_judged(out->verdict) && (found.verdict < out->verdict || (found.verdict == out->verdict && !is_few)))
+        return M3_OK;
     out->verdict = found.verdict;
     out->why = NULL;
     out->first_bad = j->pairs[found.first].number;

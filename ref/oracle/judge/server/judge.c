@@ -194,7 +194,9 @@ static int weigh_few(struct m3_server *r, struct distances *d, struct m3_error *
         status = find_few(&found, d, FARTHEST_ENTRY, error);
     }
     if (status || found.verdict == M3_VERDICT_PASS) return status;
-    if (m3_is_judged(r->verdict) && found.verdict <= r->verdict) return M3_OK;
+    const int is_few = found.count <= d->of.n / 2;
+    if (m3_is_judged(r->verdict) && (found.verdict < r->verdict || (found.verdict == r->verdict && !is_few)))
+        return M3_OK;
     const struct m3_server_place *first = &r->places[d->places[found.first]];
     r->verdict = found.verdict;
     r->by = found.count > 1 ? "positions side by side" : "one position";
