@@ -1,13 +1,13 @@
 #include "oracle/variants/honest_margins.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/minmax.h"
 #include "oracle/judge/choices/margin.h"
 
-/* The margins of one row's choice, over the runs. A row may make several, one for each group of heads: `least` is the
- * worst of them. */
+/* The margins of one choice, over the runs. */
 struct margin {
     float low, high;
 };
@@ -129,22 +129,47 @@ int m3_honest_margins_take(struct m3_honest_margins *m, enum m3_tap tap, int64_t
     return status ? m3_fail_memory(error, "margins", (size_t)count * sizeof(double)) : M3_OK;
 }
 
-static float narrow(float least, const struct margin *margin)
+static int ascending(const void *a, const void *b)
 {
-    if (margin->low > margin->high || isinf(margin->low)) return least;      /* no choice was made */
-    const float apart = margin->high - margin->low;
-    return fminf(least, margin->low <= 0 ? 0 : apart > 0 ? margin->low / apart : INFINITY);
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static int is_choice(const struct margin *m) { return m->low <= m->high && !isinf(m->low); }
+
+/* How far the runs' margins are apart in nine of ten choices of a layer: few runs show less in some rows by chance,
+ * because they share most of their roundings. Infinite, so that nothing is sure, if memory is short. */
+static float usual_spread(const struct margin *margins, int64_t n)
+{
+    float *room = malloc((size_t)n * sizeof *room + 1), spread = INFINITY;
+    int64_t count = 0;
+    for (int64_t i = 0; room && i < n; i++)
+        if (is_choice(&margins[i])) room[count++] = margins[i].high - margins[i].low;
+    if (room) qsort(room, (size_t)count, sizeof *room, ascending);
+    if (room) spread = count > 0 ? room[(count - 1) * 9 / 10] : 0;
+    free(room);
+    return spread;
+}
+
+/* Lowers least [T] by the choices of one layer, `each` in a row. */
+static void narrow(float *least, const struct margin *margins, int64_t T, int64_t each)
+{
+    const float usual = usual_spread(margins, T * each);
+    for (int64_t i = 0; i < T * each; i++) {
+        const struct margin *m = &margins[i];
+        const float apart = fmaxf(usual, m->high - m->low);
+        if (!is_choice(m)) continue;
+        const float sure = m->low <= 0 ? 0 : apart > 0 ? m->low / apart : FLT_MAX;
+        least[i / each] = fminf(least[i / each], sure);
+    }
 }
 
 void m3_honest_margins_least(float *least, const struct m3_honest_margins *m, enum m3_tap tap, int64_t layer)
 {
-    for (int64_t t = 0; t < m->T; t++) {
-        least[t] = INFINITY;
-        for (int64_t l = 0; l < m->model->config.layers; l++) {
-            if (m3_tap_order(M3_TAP_INDEX_BLOCKS, l, tap, layer) < 0)
-                for (int64_t g = 0; g < m->groups; g++)
-                    least[t] = narrow(least[t], &m->blocks[(l * m->T + t) * m->groups + g]);
-            if (m3_tap_order(M3_TAP_EXPERTS, l, tap, layer) < 0) least[t] = narrow(least[t], &m->experts[l * m->T + t]);
-        }
+    for (int64_t t = 0; t < m->T; t++) least[t] = INFINITY;
+    for (int64_t l = 0; l < m->model->config.layers; l++) {
+        if (m3_tap_order(M3_TAP_INDEX_BLOCKS, l, tap, layer) < 0)
+            narrow(least, m->blocks + l * m->T * m->groups, m->T, m->groups);
+        if (m3_tap_order(M3_TAP_EXPERTS, l, tap, layer) < 0) narrow(least, m->experts + l * m->T, m->T, 1);
     }
 }

@@ -20,7 +20,7 @@ int m3_honest_margins_wants(enum m3_tap tap, int64_t layer);
 int m3_honest_margins_take(struct m3_honest_margins *margins, enum m3_tap tap, int64_t layer, const float *scores,
                            int64_t row, int64_t count, struct m3_error *error);
 /* least [T]: of all choices before the tap in each row, the narrowest: the smallest margin of any run, divided by how
- * far the runs' margins are apart. 0 where runs choose differently, or nearly so; infinite where nothing is chosen. */
+ * far the runs' margins are apart, here or usually. 0 where runs choose differently, or nearly so; infinite where nothing is chosen. */
 void m3_honest_margins_least(float *least, const struct m3_honest_margins *margins, enum m3_tap tap, int64_t layer);
 
 #endif
