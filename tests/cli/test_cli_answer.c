@@ -99,7 +99,19 @@ TEST(one_position)
     rewrite_answer(path, "{t: e | {'logprob': -50.0 if e['rank'] == 1 and p is c['prompt_logprobs'][20] "
                          "else e['logprob']} for t, e in p.items()}.items()");
     ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path), 2);
-    ck_assert(last_line_has("by the farthest position"));
+    ck_assert(last_line_has("suspect at position 20 only: "));
+}
+
+/* Claim: positions side by side that are off by less than another token are suspect or wrong, and named.
+ * Seen to fail with quantiles alone: it passes. */
+TEST(side_by_side)
+{
+    const char *path = in_folder("side.json");
+    rewrite_answer(path, "{t: e | {'logprob': e['logprob'] - 0.3 * any(p is c['prompt_logprobs'][k] for k in "
+                         "(12, 13, 14, 15))} for t, e in p.items()}.items()");
+    const int status = m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path);
+    ck_assert(status == 1 || status == 2);
+    ck_assert(last_line_has(" at positions 12 to 15 only: each is at least"));
 }
 
 /* One position of a vLLM answer: all tokens of the vocabulary, the prompt's own first. */
