@@ -103,7 +103,7 @@ TEST(one_position)
 }
 
 /* Claim: positions side by side that are off by less than another token are suspect or wrong, and named.
- * Seen to fail with quantiles alone: it passes. */
+ * Seen to fail with quantiles alone, which name no positions. */
 TEST(side_by_side)
 {
     const char *path = in_folder("side.json");
