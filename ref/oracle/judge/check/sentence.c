@@ -42,7 +42,9 @@ static void say_size(struct m3_text *w, const struct m3_finding *tap)
         m3_text_add(w, ", the largest");
         say_place(w, tap);
     }
-    if (!tap->tiers.parameter.name) return;
+    /* A factor of a norm has the effect of another eps. */
+    const int is_factor = tap->pattern.what[0] || tap->is_in_part;
+    if (!tap->tiers.parameter.name || (is_factor && strcmp(tap->tiers.parameter.name, "eps") == 0)) return;
     m3_parameter_say(parameter, sizeof parameter, &tap->tiers.parameter);
     m3_text_add(w, ": %s", parameter);
 }
