@@ -41,6 +41,15 @@ static inline void close_golden(void)
     remove_folder();
 }
 
+/* The numbers of a tensor of `file`, in a copy of its bytes. */
+static inline float *tensor(unsigned char *bytes, const char *name)
+{
+    uint64_t header;
+    const struct m3_tensor *t = m3_safetensors_find(file, name);
+    ck_assert_ptr_nonnull(t);
+    return (float *)(void *)(bytes + ((const char *)t->data - (const char *)m3_safetensors_header(file, &header)));
+}
+
 /* Where the numbers of a tap stand in the file "right"; ids := the experts of layer 2. */
 static inline size_t place_of(const char *name, int64_t *rows, int64_t *count, int32_t *ids)
 {

@@ -57,15 +57,6 @@ static void read_row(double *out, const float *x, int64_t n, enum reads reads)
     }
 }
 
-/* The data of a tensor of a dump that was read into memory. */
-static float *tensor(unsigned char *bytes, const char *name)
-{
-    uint64_t header;
-    const struct m3_tensor *t = m3_safetensors_find(file, name);
-    ck_assert_ptr_nonnull(t);
-    return (float *)(void *)(bytes + ((const char *)t->data - (const char *)m3_safetensors_header(file, &header)));
-}
-
 /* A dump of two taps: the norm, and q_proj of this engine; noise: of each row, so large beside it. */
 static void write_engine(enum reads reads, double noise)
 {

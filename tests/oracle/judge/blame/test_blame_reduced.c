@@ -60,14 +60,6 @@ static void parts(float *routed, float *shared, const float *x, const int32_t *i
     for (int i = 0; i < H; i++) routed[i] = bf16(r[i]), shared[i] = bf16(s[i]);
 }
 
-static float *tensor(unsigned char *bytes, const char *name)
-{
-    uint64_t header;
-    const struct m3_tensor *t = m3_safetensors_find(file, name);
-    ck_assert_ptr_nonnull(t);
-    return (float *)(void *)(bytes + ((const char *)t->data - (const char *)m3_safetensors_header(file, &header)));
-}
-
 /* The block's terms as each are after a sum over the ranks, and its output after one of both; `lost`: the shared part
  * of the last rank. */
 static void write_engine(int lost)
