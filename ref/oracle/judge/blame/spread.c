@@ -160,7 +160,8 @@ static int usual_of(struct usual *usual, const struct units *units, int64_t exce
         if (unit->place != except) x[n++] = fabs(unit->lines_up / unit->size - usual->part) * sqrt(unit->size);
     }
     qsort(x, (size_t)n, sizeof *x, by_size);
-    usual->part_scatter = quantile(x, n, 0.5) / 0.6745;
+    /* Rows that resemble each other scatter less than independent errors of their size would. */
+    usual->part_scatter = fmax(quantile(x, n, 0.5) / 0.6745, exp(usual->log / 2));
     return 1;
 }
 
