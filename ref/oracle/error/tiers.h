@@ -29,42 +29,42 @@ struct m3_two_sides {
     const double *walk;             /* NULL: no WALK */
     const double *suspect;          /* allowance over u for SUSPECT, instead of lambda sqrt(n) + f steps */
     const double *extra, *extra_variance;   /* from storage points and inherited errors: allowance, variance */
-    const unsigned char *repeated;          /* [count / width]: rows that are like others, left out of sums; NULL: none */
-    int64_t width;                          /* of a row */
+    const unsigned char *repeated; /* [count / width]: rows that are like others, left out of sums; NULL: none */
+    int64_t width; /* of a row */
     int64_t count, n, f;
-    double u;                       /* unit roundoff of the candidate's arithmetic */
-    enum m3_dtype stored;           /* the candidate's format by the profile: its largest number, and for GRID */
-    int reference_f32;              /* the reference was rounded to F32 */
-    int truncates;                  /* accumulators round towards 0: twice the steps, no BIAS */
-    int flushes;                    /* subnormal numbers may be 0 */
-    int tiers_off;                  /* of enum m3_tier: tiers that do not apply */
+    double u; /* unit roundoff of the candidate's arithmetic */
+    enum m3_dtype stored; /* the candidate's format by the profile: its largest number, and for GRID */
+    int reference_f32; /* the reference was rounded to F32 */
+    int truncates; /* accumulators round towards 0: twice the steps, no BIAS */
+    int flushes; /* subnormal numbers may be 0 */
+    int tiers_off; /* of enum m3_tier: tiers that do not apply */
 };
 
 /* What looks like another value of a parameter of the model. */
 struct m3_parameter {
-    const char *name;               /* static: "alpha"; NULL: nothing does */
+    const char *name; /* static: "alpha"; NULL: nothing does */
     double expected, estimate, standard_error;
-    double z;                       /* of the difference, in standard deviations of honest errors. Without a name: the
+    double z; /* of the difference, in standard deviations of honest errors. Without a name: the
                                      * one farthest from 0 */
-    int tested;                     /* number of parameters */
-    int is_cap;                     /* the values are 1 / cap^2 */
+    int tested; /* number of parameters */
+    int is_cap; /* the values are 1 / cap^2 */
 };
 
 struct m3_tier_result {
-    enum m3_verdict verdict;        /* PASS, SUSPECT, FAIL, NOT_JUDGED (no element judged), NOT_COMPARABLE (NaN) */
-    int tiers;                      /* of enum m3_tier: those that object */
-    int no_hard_bound;              /* steps u >= 1: nothing is proven */
-    int64_t judged, not_judged;     /* not judged: infinite because of the range of the format */
-    int64_t hard, suspect, walk;    /* elements beyond each */
-    int64_t worst;                  /* element with the largest |d| / A; -1: none; elements refused by HARD first */
-    double headroom;                /* its |d| / A */
+    enum m3_verdict verdict; /* PASS, SUSPECT, FAIL, NOT_JUDGED (no element judged), NOT_COMPARABLE (NaN) */
+    int tiers; /* of enum m3_tier: those that object */
+    int no_hard_bound; /* steps u >= 1: nothing is proven */
+    int64_t judged, not_judged; /* not judged: infinite because of the range of the format */
+    int64_t hard, suspect, walk; /* elements beyond each */
+    int64_t worst; /* element with the largest |d| / A; -1: none; elements refused by HARD first */
+    double headroom; /* its |d| / A */
     double lambda;
-    double z2;                      /* mean d^2 / sigma^2; NaN: no sigma */
-    double largest_z;               /* |d| / sigma */
-    double variance, bias;          /* over their limits; NaN: not taken */
-    enum m3_dtype grid;             /* M3_DTYPES: none */
-    struct m3_parameter parameter;  /* of m3_parameters_test */
-    enum m3_status status;          /* M3_INTERNAL: a bound is not finite and >= 0 */
+    double z2; /* mean d^2 / sigma^2; NaN: no sigma */
+    double largest_z; /* |d| / sigma */
+    double variance, bias; /* over their limits; NaN: not taken */
+    enum m3_dtype grid; /* M3_DTYPES: none */
+    struct m3_parameter parameter; /* of m3_parameters_test */
+    enum m3_status status; /* M3_INTERNAL: a bound is not finite and >= 0 */
 };
 
 /* "hard", "walk", .. of a single tier. */
