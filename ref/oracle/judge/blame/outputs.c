@@ -160,13 +160,13 @@ static int64_t gather(struct sums *sums, const struct division *d, enum kind kin
 static void sum_channels(struct sums *sums, const struct division *d, int threads)
 {
     enum { TOGETHER = 64 };
-    const int64_t rows = d->s->count / d->channels;
+    const int64_t rows = d->s->count / d->channels, each = rows / d->s->rows; /* those of experts, in a row */
 #pragma omp parallel for num_threads(threads)
     for (int64_t first = 0; first < d->channels; first += TOGETHER) {
         const int64_t end = m3_min(d->channels, first + TOGETHER);
         for (int64_t i = first; i < end; i++) sums[i] = (struct sums){ 0 };
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = first; i < end && m3_side_by_side_tells(d->s, r); i++)
+            for (int64_t i = first; i < end && m3_side_by_side_tells(d->s, r / each); i++)
                 add(&sums[i], d, r * d->channels + i, 0);
     }
 }
