@@ -75,17 +75,6 @@ static int may_emulate(int *has_scale, const struct m3_blaming *b, const struct 
     return reads;
 }
 
-/* *fits: are the errors those of this emulation? *applies 0: it cannot be tried. */
-static int try(int *fits, int *applies, struct m3_mistaken *m, const struct m3_tap_values *got,
-               const struct m3_tap_values *right, const struct m3_emulation *how)
-{
-    struct m3_tap_values emulated = { 0 };
-    const int status = m3_mistaken_emulate(&emulated, applies, m, how);
-    if (!status && *applies) *fits = share_of(got, right, &emulated) >= enough;
-    m3_tap_values_free(&emulated);
-    return status;
-}
-
 /* By how much the profile rounds parts of attention before they are merged. */
 static double rounds_parts(const struct m3_profile *profile, const struct m3_blame_item *item)
 {
@@ -107,27 +96,45 @@ static double off_by(const double *x, const double *y, int64_t n)
     return sqrt(off / size);
 }
 
+/* A tap of the candidate beside what its operator makes of the candidate's own inputs, in rows about `near`. */
+struct trial {
+    struct m3_mistaken *mistaken;
+    struct m3_tap_values got, right;
+    int applies;    /* 0: it cannot be made */
+};
+
+static int begin(struct trial *t, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
+                 int64_t numbers)
+{
+    *t = (struct trial){ 0 };
+    int status = m3_mistaken_new(&t->mistaken, b, item, near, numbers);
+    if (!status) status = m3_mistaken_make(&t->right, &t->applies, t->mistaken, NULL);
+    return status || !t->applies ? status : m3_blame_read(&t->got, b, item);
+}
+
+static void end(struct trial *t)
+{
+    m3_tap_values_free(&t->got);
+    m3_tap_values_free(&t->right);
+    m3_mistaken_free(t->mistaken);
+}
+
 /* In how many parts an engine computes a row is not known. But the first row has one key, and so one part: there it is
  * right, or rounded as parts are. */
 static int fits_first_row(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, double u)
 {
     const struct m3_read_rounding rule = { .u = u };
     const double few = 8 * fmax(0x1p-24, m3_profile_store(b->setting->profile, item->name));
-    struct m3_tap_values got = { 0 }, right = { 0 };
-    struct m3_mistaken *m = NULL;
-    int applies = 0;
-    int status = m3_mistaken_new(&m, b, item, 0, 1);
-    if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
-    if (!status && applies) status = m3_blame_read(&got, b, item);
-    const int64_t at = status || !applies || right.first > 0 ? -1 : m3_tap_values_row(&got, 0);
+    struct trial t;
+    const int status = begin(&t, b, item, 0, 1);
+    const int64_t width = t.got.width,
+                  at = status || !t.applies || t.right.first > 0 ? -1 : m3_tap_values_row(&t.got, 0);
     if (at >= 0) {
-        const double *own = got.values + at * got.width, exact = off_by(own, right.values, got.width);
-        for (int64_t i = 0; i < got.width; i++) right.values[i] = m3_read_value(right.values[i], &rule, 1);
-        *fits = exact <= few || off_by(own, right.values, got.width) <= few;
+        const double *own = t.got.values + at * width, exact = off_by(own, t.right.values, width);
+        for (int64_t i = 0; i < width; i++) t.right.values[i] = m3_read_value(t.right.values[i], &rule, 1);
+        *fits = exact <= few || off_by(own, t.right.values, width) <= few;
     }
-    m3_tap_values_free(&got);
-    m3_tap_values_free(&right);
-    m3_mistaken_free(m);
+    end(&t);
     return status;
 }
 
@@ -143,63 +150,68 @@ static int fits_format(int *fits, const struct m3_blaming *b, const struct m3_bl
     return status;
 }
 
-/* What experts multiply is not known to the last bit, but ranks round their parts of every product. If o_proj of this layer, whose input the dump holds, gives nearly always what
- * one product gives, the engine has no ranks. */
+/* What experts multiply is not known to the last bit, but ranks round their parts of every product. If o_proj of this
+ * layer, whose input the dump holds, gives nearly always what one product gives, the engine has no ranks. */
 static int fits_ranks(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     static const double nearly = 0.9;
     const struct m3_blame_item *out = m3_blame_find(b, M3_TAP_ATTN_OUT, item->layer);
     const struct m3_blame_item *in = m3_blame_find(b, M3_TAP_ATTN, item->layer);
     const enum m3_dtype stored = out ? m3_profile_dtype(b->setting->profile, out->name) : M3_F32;
-    struct m3_tap_values got = { 0 }, right = { 0 };
-    struct m3_mistaken *m = NULL;
-    int applies = 0;
+    struct trial t;
     int64_t same = 0, count = 0;
     if (!out || !out->dumped || !in || !in->dumped || (stored != M3_BF16 && stored != M3_F16)) return M3_OK;
-    int status = m3_mistaken_new(&m, b, out, 0, NUMBERS);
-    if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
-    if (!status && applies) status = m3_blame_read(&got, b, out);
-    for (int64_t r = 0; r < right.rows && !status && applies; r++) {
-        const int64_t at = m3_tap_values_row(&got, right.first + r) * got.width;
-        for (int64_t i = 0; i < got.width && at >= 0; i++, count++)
-            same += got.values[at + i] == m3_stored_as(right.values[r * got.width + i], stored);
+    const int status = begin(&t, b, out, 0, NUMBERS);
+    for (int64_t r = 0; r < t.right.rows && !status && t.applies; r++) {
+        const int64_t at = m3_tap_values_row(&t.got, t.right.first + r) * t.got.width;
+        for (int64_t i = 0; i < t.got.width && at >= 0; i++, count++)
+            same += t.got.values[at + i] == m3_stored_as(t.right.values[r * t.got.width + i], stored);
     }
     if (count > 0) *fits = (double)same < nearly * (double)count;
-    m3_tap_values_free(&got);
-    m3_tap_values_free(&right);
-    m3_mistaken_free(m);
+    end(&t);
+    return status;
+}
+
+/* *fits: are the errors those of this emulation? t->applies becomes 0 if it cannot be made. */
+static int try(int *fits, struct trial *t, const struct m3_emulation *how)
+{
+    struct m3_tap_values emulated = { 0 };
+    const int status = m3_mistaken_emulate(&emulated, &t->applies, t->mistaken, how);
+    if (!status && t->applies) *fits = share_of(&t->got, &t->right, &emulated) >= enough;
+    m3_tap_values_free(&emulated);
+    return status;
+}
+
+/* The operator with its operands rounded. */
+static int fits_operands(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
+                         const struct m3_profile *profile, int has_scale)
+{
+    struct m3_emulation how = { .profile = profile };
+    struct trial t;
+    int status = begin(&t, b, item, near, NUMBERS);
+    if (!status && t.applies) status = largest_read(&how, b, item);
+    if (!status && t.applies) status = try(fits, &t, &how);
+    how.is_scaled = 1;
+    if (!status && t.applies && !*fits && has_scale) status = try(fits, &t, &how);
+    end(&t);
     return status;
 }
 
 int m3_blame_emulate(int *fits, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t near,
                      const struct m3_profile *profile)
 {
-    struct m3_emulation how = { .profile = profile };
-    struct m3_tap_values got = { 0 }, right = { 0 };
-    struct m3_mistaken *m = NULL;
-    int applies = 0, has_scale = 0;
-    *fits = 1;
+    const struct m3_profile *own = b->setting->profile;
     const double parts = rounds_parts(profile, item);
-    if (b->side.file && b->setting->the_case->p0 == 0 && parts > rounds_parts(b->setting->profile, item))
-        return fits_first_row(fits, b, item, parts);
     const int is_fused = item->tap == M3_TAP_SHARED || item->tap == M3_TAP_EXPERT_OUT;
-    if (b->side.file && is_fused && m3_profile_partials(profile, item->name).ranks > 0 &&
-        m3_profile_partials(b->setting->profile, item->name).ranks == 0)
-        return fits_ranks(fits, b, item);
-    const double stored = m3_profile_store(profile, item->name);
-    if (b->side.file && m3_tap_table[item->tap].kind == M3_KIND_REALS &&
-        stored > m3_profile_store(b->setting->profile, item->name))
+    const int has_ranks = m3_profile_partials(profile, item->name).ranks > 0;
+    int has_scale;
+    *fits = 1;
+    if (!b->side.file) return M3_OK;
+    if (b->setting->the_case->p0 == 0 && parts > rounds_parts(own, item)) return fits_first_row(fits, b, item, parts);
+    if (is_fused && has_ranks && m3_profile_partials(own, item->name).ranks == 0) return fits_ranks(fits, b, item);
+    if (m3_tap_table[item->tap].kind == M3_KIND_REALS &&
+        m3_profile_store(profile, item->name) > m3_profile_store(own, item->name))
         return fits_format(fits, b, item, m3_profile_dtype(profile, item->name));
-    if (!b->side.file || !may_emulate(&has_scale, b, item, profile)) return M3_OK;
-    int status = m3_mistaken_new(&m, b, item, near, NUMBERS);
-    if (!status) status = m3_mistaken_make(&right, &applies, m, NULL);
-    if (!status && applies) status = largest_read(&how, b, item);
-    if (!status && applies) status = m3_blame_read(&got, b, item);
-    if (!status && applies) status = try(fits, &applies, m, &got, &right, &how);
-    how.is_scaled = 1;
-    if (!status && applies && !*fits && has_scale) status = try(fits, &applies, m, &got, &right, &how);
-    m3_tap_values_free(&got);
-    m3_tap_values_free(&right);
-    m3_mistaken_free(m);
-    return status;
+    if (!may_emulate(&has_scale, b, item, profile)) return M3_OK;
+    return fits_operands(fits, b, item, near, profile, has_scale);
 }

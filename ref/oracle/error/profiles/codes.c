@@ -146,10 +146,8 @@ double m3_codes_error(double *variance, const struct m3_input_rounding *rule, do
 
 double m3_read_value(double x, const struct m3_read_rounding *rule, double scale)
 {
-    const int bits = -ilogb(rule->u);
-    const double code = x / scale;
-    if (code == 0 || !isfinite(code)) return x;
-    const double step = fmax(ldexp(1, ilogb(code) + 1 - bits), 2 * rule->floor);
-    const double rounded = nearbyint(code / step) * step;
-    return (rule->largest > 0 ? fmax(-rule->largest, fmin(rule->largest, rounded)) : rounded) * scale;
+    const struct m3_code_format format = { .bits = -ilogb(rule->u),
+                                           .least = rule->floor > 0 ? ilogb(2 * rule->floor) : -1074,
+                                           .largest = rule->largest > 0 ? rule->largest : INFINITY };
+    return isfinite(x) ? nearest(&format, x / scale) * scale : x;
 }
