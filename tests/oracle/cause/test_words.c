@@ -86,6 +86,17 @@ static void write_engine(enum reads reads, double noise)
     free(copy), free(row), free(weights);
 }
 
+/* What blame says of "dump", in which something is wrong. */
+static void blame(const struct m3_blame_options *options)
+{
+    const struct m3_setting setting = {
+        .model = model, .semantics = &model->config.semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
+    };
+    good(m3_safetensors_open(&file, in_folder("dump"), &error));
+    good(m3_blame(&result, &setting, file, options, &error));
+    ck_assert_ptr_nonnull(result.first);
+}
+
 static const struct {
     enum reads reads;
     double noise;
@@ -103,12 +114,7 @@ LOOP_TEST(told, sizeof engines / sizeof engines[0])
 {
     const struct m3_blame_options options = { .profile = "fp32", .names_mistakes = 1 };
     write_engine(engines[_i].reads, engines[_i].noise);
-    good(m3_safetensors_open(&file, in_folder("dump"), &error));
-    const struct m3_setting setting = {
-        .model = model, .semantics = &model->config.semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
-    };
-    good(m3_blame(&result, &setting, file, &options, &error));
-    ck_assert_ptr_nonnull(result.first);
+    blame(&options);
     ck_assert_str_eq(result.first->tap, "layers.0.q_proj");
     ck_assert_msg(strcmp(result.explained_by, engines[_i].word) == 0, "got \"%s\", expected \"%s\"",
                   result.explained_by, engines[_i].word);
@@ -168,12 +174,7 @@ LOOP_TEST(told_of_caches, sizeof caches / sizeof caches[0])
     m3_profile_close(profile);
     good(m3_profile_open(&profile, caches[_i].profile, &error));
     add_noise(caches[_i].noise, caches[_i].tap);
-    good(m3_safetensors_open(&file, in_folder("dump"), &error));
-    const struct m3_setting setting = {
-        .model = model, .semantics = &model->config.semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
-    };
-    good(m3_blame(&result, &setting, file, &options, &error));
-    ck_assert_ptr_nonnull(result.first);
+    blame(&options);
     ck_assert_msg(strcmp(result.explained_by, caches[_i].word) == 0, "%s: got \"%s\", expected \"%s\"",
                   result.first->tap, result.explained_by, caches[_i].word);
     m3_judgement_free(&result);
