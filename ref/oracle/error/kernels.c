@@ -230,6 +230,13 @@ static void by_alpha(double *out, const double *gate, const double *up, int64_t 
     for (int64_t i = 0; i < n; i++) out[i] = m3_gate_by_alpha_alone(gate[i], up[i], &form);
 }
 
+static void by_beta(double *out, const double *gate, const double *up, int64_t n, const struct m3_gate_form *g)
+{
+    const struct m3_gate_form form = *g;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = m3_gate_by_beta_alone(gate[i], up[i], &form);
+}
+
 static void by_limit_of_up(double *out, const double *gate, const double *up, int64_t n, const struct m3_gate_form *g)
 {
     const struct m3_gate_form form = *g;
@@ -263,6 +270,7 @@ const struct m3_error_kernels M3_KERNELS = {
     .filter_terms = filter_terms,
     .grid = grid,
     .by_alpha = by_alpha,
+    .by_beta = by_beta,
     .by_limit_of_up = by_limit_of_up,
     .by_limit_of_gate = by_limit_of_gate,
 };

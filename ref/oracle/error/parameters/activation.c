@@ -144,6 +144,8 @@ static int derive(struct m3_recomputing *m, by *derivative, m3_gate_kernel *kern
 
 int m3_by_alpha(struct m3_recomputing *m) { return derive(m, m3_gate_by_alpha, m3_error_kernels()->by_alpha); }
 
+int m3_by_beta(struct m3_recomputing *m) { return derive(m, m3_gate_by_beta, m3_error_kernels()->by_beta); }
+
 int m3_by_limit_of_up(struct m3_recomputing *m)
 {
     return derive(m, m3_gate_by_limit_of_up, m3_error_kernels()->by_limit_of_up);

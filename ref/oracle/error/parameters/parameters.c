@@ -24,6 +24,9 @@ static const struct parameter parameters[] = {
     { "alpha", m3_by_alpha, M3_OP_ACTIVATION, PLAIN },
     { "alpha", m3_by_alpha, M3_OP_GATED_MLP, PLAIN },
     { "alpha", m3_by_alpha, M3_OP_EXPERT, PLAIN },
+    { "beta of up + beta", m3_by_beta, M3_OP_ACTIVATION, PLAIN },
+    { "beta of up + beta", m3_by_beta, M3_OP_GATED_MLP, PLAIN },
+    { "beta of up + beta", m3_by_beta, M3_OP_EXPERT, PLAIN },
     { "limit", m3_by_limit_of_up, M3_OP_ACTIVATION, PLAIN },
     { "limit", m3_by_limit_of_gate, M3_OP_ACTIVATION, PLAIN },
     { "limit", m3_by_limit_of_up, M3_OP_GATED_MLP, PLAIN },
@@ -48,7 +51,9 @@ static double expected_of(const struct m3_setting *s, const struct parameter *p)
     switch (p->op) {
     case M3_OP_ACTIVATION:
     case M3_OP_GATED_MLP:
-    case M3_OP_EXPERT: return p->derivative == m3_by_alpha ? m3_setting_gate(s).alpha : c->swiglu_limit;
+    case M3_OP_EXPERT:
+        if (p->derivative == m3_by_beta) return 1;
+        return p->derivative == m3_by_alpha ? m3_setting_gate(s).alpha : c->swiglu_limit;
     case M3_OP_ROUTED: return c->routed_scaling;
     case M3_OP_ATTEND: return p->unit == CAP ? 0 : 1 / sqrt((double)c->D);
     case M3_OP_ATTEND_SEGMENTS: return p->unit == CAP ? 0 : 1 / sqrt((double)c->vision.U);

@@ -61,6 +61,20 @@ static inline double m3_gate_by_alpha_alone(double gate, double up, const struct
     return m3_select(m3_gate_is_clamped(gate, g), 0, m3_gate_by_alpha(gate, up, g));
 }
 
+/* dy/dbeta of (up' + beta) g' sig, where beta is 1 */
+static inline double m3_gate_by_beta(double gate, double up, const struct m3_gate_form *g)
+{
+    const double z = m3_gate_clamped(gate, g);
+    (void)up;
+    return z * m3_logistic(g->alpha * z);
+}
+
+/* The same of one element alone: 0 as above. */
+static inline double m3_gate_by_beta_alone(double gate, double up, const struct m3_gate_form *g)
+{
+    return m3_select(m3_gate_is_clamped(gate, g), 0, m3_gate_by_beta(gate, up, g));
+}
+
 /* dy/dlimit where up is clamped: +-g sig(alpha g). Where gate is clamped too, y is one number: 0. */
 static inline double m3_gate_by_limit_of_up(double gate, double up, const struct m3_gate_form *g)
 {

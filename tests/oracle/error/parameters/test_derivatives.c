@@ -10,7 +10,7 @@ static struct pass p;
 
 /* A change of one of them. */
 struct change {
-    long double alpha, limit, factor, log_scale, cap, log_theta, eps, log_index;
+    long double alpha, beta, limit, factor, log_scale, cap, log_theta, eps, log_index;
 };
 
 static const double *in(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer)->values; }
@@ -33,7 +33,7 @@ static long double act(long double gate, long double up, const struct change *c)
     const struct m3_config *config = &p.model->config;
     const long double alpha = config->swiglu_alpha + c->alpha, limit = config->swiglu_limit + c->limit;
     const long double z = gate > limit ? limit : gate;
-    return (clamp(up, limit) + 1) * z / (1 + expl(-alpha * z));
+    return (clamp(up, limit) + 1 + c->beta) * z / (1 + expl(-alpha * z));
 }
 
 static double *matrix(const struct m3_weight *w)
@@ -305,14 +305,18 @@ static void check(enum m3_tap tap, int64_t layer, m3_recompute_instead *by, size
  * Seen to fail with the derivative by alpha left out where gates inside a gated MLP are clamped. */
 TEST(text)
 {
-    const size_t alpha = offsetof(struct change, alpha), limit = offsetof(struct change, limit);
+    const size_t alpha = offsetof(struct change, alpha), beta = offsetof(struct change, beta);
+    const size_t limit = offsetof(struct change, limit);
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
     scale_up(M3_TAP_MLP_GATE, 0, 6), scale_up(M3_TAP_MLP_UP, 0, 6);
     check(M3_TAP_MLP_ACT, 0, m3_by_alpha, alpha, 1e-5L);
+    check(M3_TAP_MLP_ACT, 0, m3_by_beta, beta, 1e-5L);
     check(M3_TAP_MLP_ACT, 0, m3_by_limit_of_up, limit, 1e-5L);
     check(M3_TAP_MLP_ACT, 0, m3_by_limit_of_gate, limit, 1e-5L);
     check(M3_TAP_SHARED, 3, m3_by_alpha, alpha, 1e-5L);
     check(M3_TAP_EXPERT_OUT, 3, m3_by_alpha, alpha, 1e-5L);
+    check(M3_TAP_SHARED, 3, m3_by_beta, beta, 1e-5L);
+    check(M3_TAP_EXPERT_OUT, 3, m3_by_beta, beta, 1e-5L);
     for (int64_t layer = 1; layer < 4; layer += 2) {
         check(M3_TAP_ATTN, layer, m3_by_scale, offsetof(struct change, log_scale), 1e-5L);
         check(M3_TAP_ATTN, layer, m3_by_cap, offsetof(struct change, cap), 1e-6L);

@@ -7,6 +7,7 @@
 
 /* activation.c: `mlp.act`, `moe.shared`, `moe.expert_out` */
 int m3_by_alpha(struct m3_recomputing *m);
+int m3_by_beta(struct m3_recomputing *m);
 int m3_by_limit_of_up(struct m3_recomputing *m);
 int m3_by_limit_of_gate(struct m3_recomputing *m);      /* mlp.act only */
 /* attention.c: `attn`, `attn_lse`, `vision.*.attn`; by ln(scale), and by 1 / cap^2 at 0 */
