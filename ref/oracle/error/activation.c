@@ -88,7 +88,20 @@ struct m3_gate_slopes m3_gate_slopes(double gate, double up, double h_gate, doub
                                     .by_up = low < high ? fabs(unit) : 0 };
 }
 
-/* Adds dy/dgate and dy/dup at their steepest within reach; a chain in a coarser type has the 5 + 4 steps of 7.1. */
+/* Adds a chain in a coarser type: the error of the 5 + 4 steps of 7.1, and the variance of the steps that a program may
+ * round: alpha g, exp, 1 + exp, the quotient, g sig and u + 1. */
+static void add_chain(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_gate *g,
+                      double u_chain)
+{
+    const struct m3_arithmetic how = { .u = u_chain, .c = 4 };
+    const struct m3_gate_form form = m3_gate_form(g);
+    const double a = form.alpha * m3_gate_clamped(gate, &form), rest = 1 - m3_logistic(a);
+    const double own = u_chain * m3_gate_value(gate, up, g);
+    out->error[at] += m3_gate_steps(&how) * u_chain * m3_gate_bound(gate, up, g, &how);
+    out->variance[at] += ((a * a + 1) * rest * rest + 4) * own * own / 3;
+}
+
+/* Adds dy/dgate and dy/dup at their steepest within reach, and a chain in a coarser type. */
 void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_spread *of_gate,
                        const struct m3_spread *of_up, int64_t from, const struct m3_gate *g, double u_chain)
 {
@@ -100,11 +113,7 @@ void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up
         out->error[at] += s.by_gate * e_gate + s.by_up * e_up;
         out->variance[at] += s.by_gate * s.by_gate * v_gate + s.by_up * s.by_up * v_up;
     }
-    if (u_chain == 0) return;
-    struct m3_arithmetic how = { .u = u_chain, .c = 4 };
-    double steps = m3_gate_steps(&how), own = u_chain * m3_gate_bound(gate, up, g, &how);
-    out->error[at] += steps * own;
-    out->variance[at] += steps * own * own / 3;
+    if (u_chain > 0) add_chain(out, at, gate, up, g, u_chain);
 }
 
 void m3_propagate_gate_floor(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_gate *g,

@@ -217,7 +217,7 @@ ERROR_TEST(slopes, rows, SLOPES)
 /* Of sums; others are `reach`, below. */
 ERROR_TEST(corners, rows, CORNERS)
 
-/* A chain in bf16 stays within its 9 roundings of B. Seen to fail with 1 rounding for 9, with a thirtieth of the
+/* A chain in bf16 stays within its 9 roundings of B. Seen to fail with 1 rounding for 9, with a tenth of the
  * variance. */
 ERROR_TEST(chains, rows, STORED)
 

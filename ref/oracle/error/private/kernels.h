@@ -76,7 +76,8 @@ struct m3_error_kernels {
     int (*grid)(struct m3_grid_counts *to, const struct m3_two_sides *tap, int bits, int least, int64_t first,
                 int64_t n);
 
-    m3_gate_kernel *by_alpha, *by_beta, *by_limit_of_up, *by_limit_of_gate; /* gate.h; the first two: of one element alone */
+    m3_gate_kernel *by_alpha, *by_beta, *by_limit_of_up,
+        *by_limit_of_gate; /* gate.h; the first two: of one element alone */
 };
 
 /* The widest build that this processor can run. */

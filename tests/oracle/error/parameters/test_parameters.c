@@ -311,8 +311,8 @@ static const struct at {
     enum m3_tap tap;
     int64_t layer;
 } taps[] = {
-    { M3_TAP_MLP_ACT, 1 }, { M3_TAP_ROUTED, 4 }, { M3_TAP_Q_ROPE, 3 }, { M3_TAP_ATTN, 1 }, { M3_TAP_ATTN_LSE, 0 },
-    { M3_TAP_SHARED, 3 },
+    { M3_TAP_MLP_ACT, 1 }, { M3_TAP_ROUTED, 4 },   { M3_TAP_Q_ROPE, 3 },
+    { M3_TAP_ATTN, 1 },    { M3_TAP_ATTN_LSE, 0 }, { M3_TAP_SHARED, 3 },
 };
 
 /* Goal:  an honest engine gives no alarm.
