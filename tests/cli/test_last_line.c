@@ -104,33 +104,37 @@ static const struct failure {
     int layer, layers;          /* the first of them, how many */
     void (*change)(struct tap *t);
     const char *other;          /* a tap of which `other` is read; or NULL */
-    const char *place, *pattern, *next;
+    const char *place, *pattern, *next, *json;
 } failures[] = {
     { "attn", 0, 5, rows_of_all_layers, NULL, "layers.0.attn ",
-      "only rows 40 to 59, in every layer; the wrong values are the right ones times 0.75", "SPEC 5.7 attend_full" },
+      "only rows 40 to 59, in every layer; the wrong values are the right ones times 0.75", "SPEC 5.7 attend_full",
+      "\"rows\":\"40:60\"}" },
     { "attn", 2, 1, one_head, NULL, "layers.2.attn ", "only head 3; the wrong values are zeros",
-      "SPEC 5.10 attend_blocks" },
+      "SPEC 5.10 attend_blocks", "\"heads\":[3]}" },
     { "moe.expert_out", 2, 1, one_expert, NULL, "layers.2.moe.expert_out ",
-      "only expert 5; the wrong values are the right ones times 0.5", "SPEC 5.15 experts" },
+      "only expert 5; the wrong values are the right ones times 0.5", "SPEC 5.15 experts", "\"experts\":[5]}" },
     { "attn_out", 2, 1, one_block, NULL, "layers.2.attn_out ",
       "only channels 32 to 63 (block 1 of 32); the wrong values are the right ones with the other sign",
-      "SPEC 5.4 linear" },
+      "SPEC 5.4 linear", "\"channels\":\"32:64\"}" },
     { "attn", 2, 1, a_row_late, NULL, "layers.2.attn ",
       "only rows 1 to 66; the wrong values are shifted by one row: each is what the one before it should be",
-      "SPEC 5.10 attend_blocks" },
+      "SPEC 5.10 attend_blocks", "\"rows\":\"1:67\"}" },
     { "q_proj", 2, 1, heads_exchanged, NULL, "layers.2.q_proj ",
-      "only heads 1 and 4; the wrong values are exchanged with each other", "SPEC 5.4 linear" },
+      "only heads 1 and 4; the wrong values are exchanged with each other", "SPEC 5.4 linear", "\"heads\":[1,4]}" },
     { "attn_norm", 2, 1, of_other_layer, "layers.1.attn_norm", "layers.2.attn_norm ",
-      "the wrong values are equal to what layers.1.attn_norm holds", "SPEC 5.2 rms_norm" },
+      "the wrong values are equal to what layers.1.attn_norm holds", "SPEC 5.2 rms_norm",
+      "\"what\":\"equal to what layers.1.attn_norm holds\"}" },
     { "mid", 2, 1, of_other_layer, "layers.1.out", "layers.2.mid ",
-      "the wrong values are equal to its input layers.1.out", "SPEC 5.16 add" },
+      "the wrong values are equal to its input layers.1.out", "SPEC 5.16 add",
+      "\"what\":\"equal to its input layers.1.out\"}" },
     { "index.block_scores", 2, 1, last_block, NULL, "layers.2.index.block_scores ", "only the last block of each row",
-      "SPEC 5.8 block_scores" },
+      "SPEC 5.8 block_scores", "\"where\":\"the last block of each row\"" },
     { "k_proj", 2, 1, one_element, NULL, "row 20, head 1, channel 8", "only row 20, head 1, channel 8",
-      "SPEC 5.4 linear" },
+      "SPEC 5.4 linear", "\"rows\":[20],\"heads\":[1],\"channels\":[8]}" },
     { "mlp_norm", 2, 1, no_numbers, NULL, "row 30, channel 0", "only rows 30 to 66; the wrong values are NaN",
-      "SPEC 5.2 rms_norm" },
-    { "logits", -1, 1, a_constant, NULL, "logits ", "the wrong values are the right ones less 5", "SPEC 5.4 linear" },
+      "SPEC 5.2 rms_norm", "\"rows\":\"30:67\"}" },
+    { "logits", -1, 1, a_constant, NULL, "logits ", "the wrong values are the right ones less 5", "SPEC 5.4 linear",
+      "\"what\":\"the right ones less 5\"}" },
 };
 
 /* "wrong": the dump with the change in each of the layers. */
@@ -171,7 +175,7 @@ static void last_line_says(const struct failure *f)
 
 /* Goal:  who reads only the last line of check or of blame knows where to look and for what.
  * Given: a right dump of golden/tiny with one change of each kind.
- * Claim: place with named dimensions, pattern, operator and section are in the last line.
+ * Claim: place with named dimensions, pattern, operator and section are in the last line; the pattern in that of JSON.
  * Seen to fail without the call of the finder (no pattern), with numbers without names (no place), and with layers that
  * are not counted. */
 LOOP_TEST(kinds_of_failures, sizeof failures / sizeof failures[0])
@@ -183,6 +187,8 @@ LOOP_TEST(kinds_of_failures, sizeof failures / sizeof failures[0])
     ck_assert_int_eq(m3ref("blame " TINY " %s " CASE, in_folder("wrong")), 1);
     last_line_says(&failures[_i]);
     ck_assert(last_line_has("; next: check the program's "));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --json", in_folder("wrong")), 1);
+    ck_assert(last_line_has(failures[_i].json));
 }
 
 /* A model whose layer 2 has the values' weights of layer 3. */
@@ -221,7 +227,7 @@ TEST(other_weights)
  * Claim: the expert's output leads. Seen to fail with the first tap that fails as the culprit. */
 TEST(earliest_leads)
 {
-    const struct failure first = { "moe.expert_out", 2, 1, noise, NULL, NULL, NULL, NULL };
+    const struct failure first = { "moe.expert_out", 2, 1, noise, NULL, NULL, NULL, NULL, NULL };
     change(&first);
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE, in_folder("wrong")), 1);
     ck_assert(last_line_has("fail: layers.2.moe.expert_out is suspect in "));

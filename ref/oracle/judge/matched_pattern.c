@@ -103,7 +103,7 @@ int m3_matched_pattern(struct m3_pattern *pattern, const struct m3_matched *matc
     const struct m3_tensor *want = matched->want;
     struct both x = { .matched = matched };
     struct m3_row_walk walk;
-    *pattern = (struct m3_pattern){ "", "" };
+    *pattern = (struct m3_pattern){ .where = "" };
     if (matched->tap >= M3_TAPS || want->rank != (int)strlen(m3_tap_table[matched->tap].shape)) return M3_OK;
     if (!(deviation > 0) || !isfinite(deviation) || want->shape[0] == 0 || m3_row_walk_begin(&walk, matched))
         return M3_OK;

@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <math.h>
 
 #include "oracle/judge/check/check.h"
@@ -180,15 +181,47 @@ static json_t *recomputed_summary(const struct m3_judgement *all)
         m3_json_text(all->mistake));
 }
 
+/* "96:118", of those from 96 to 117; [3], [3, 9, 40]; "3::4", every fourth from 3 on; "7 of 118 from 3 on". */
+static json_t *pattern_items(const struct m3_pattern_items *is)
+{
+    if (is->few_count > 0) return m3_json_place(is->few, (int)is->few_count);
+    if (is->step == 1) return json_sprintf("%" PRId64 ":%" PRId64, is->first, is->end);
+    if (is->step > 1) return json_sprintf("%" PRId64 "::%" PRId64, is->first, is->step);
+    return json_sprintf("%" PRId64 " of %" PRId64 " from %" PRId64 " on", is->wrong, is->all, is->first);
+}
+
+static json_t *pattern_of(const struct m3_finding *f)
+{
+    if (!f || (!f->pattern.where[0] && !f->pattern.what[0])) return json_null();
+    json_t *pattern = json_pack("{s:o, s:o}", "where", m3_json_text(f->pattern.where[0] ? f->pattern.where : NULL),
+                                "what", m3_json_text(f->pattern.what[0] ? f->pattern.what : NULL));
+    for (int i = 0; i < 3; i++) {
+        const struct m3_pattern_items *is = &f->pattern.items[i];
+        char key[32];
+        snprintf(key, sizeof key, "%ss", is->noun ? is->noun : "");
+        if (is->noun) m3_json_join(pattern, json_pack("{s:o}", key, pattern_items(is)));
+    }
+    return pattern;
+}
+
+/* How often its errors hold those of the mistake that it is named for. */
+static json_t *score_of(const struct m3_finding *f)
+{
+    if (!f || !f->mistake || !(f->share > 0)) return json_null();
+    return json_pack("{s:s, s:f, s:o}", "mistake", f->mistake->id, "coefficient", f->share, "error",
+                     m3_json_known(f->share_error));
+}
+
 static json_t *check_summary(const struct m3_check *check)
 {
     const struct m3_judgement *all = &check->blame;
     const struct m3_finding *culprit = all->first;
     return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type", "summary",
+        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type", "summary",
         "verdict", m3_verdict_name(all->verdict), "first_divergence", m3_json_text(culprit ? culprit->tap : NULL),
         "culprit", m3_json_text(culprit ? culprit->tap : NULL), "operator",
-        m3_json_text(culprit ? culprit->made_by : NULL), "mistake", m3_json_text(check->mistake), "reading",
+        m3_json_text(culprit ? culprit->made_by : NULL), "mistake", m3_json_text(check->mistake), "score",
+        score_of(culprit), "pattern", pattern_of(culprit), "reading",
         m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
         m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged", (json_int_t)all->judged, "failed",
         (json_int_t)all->failed, "suspect", (json_int_t)all->suspect, "stages", (json_int_t)(all->count + all->extra),

@@ -171,7 +171,7 @@ static int other_weights(struct m3_pattern *pattern, struct looking *l)
     for (int64_t i = 2; i < 2 * count && row < l->s->rows && tried < NEAREST && !status && !pattern->what[0]; i++) {
         const int64_t at = own + (i % 2 ? i / 2 : -(i / 2));
         const struct m3_blame_item *item = at < 0 || at >= count ? l->item : &l->b->items[at];
-        struct m3_pattern found = { "", "" };
+        struct m3_pattern found = { .where = "" };
         if (item == l->item || item->tap != l->item->tap || item->width != l->item->width) continue;
         tried++;
         status = try_weights(&found, l, item, row);

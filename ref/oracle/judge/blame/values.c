@@ -163,7 +163,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     int status = is_view ? M3_OK : m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
     if (!status && !is_view) gather(&s, item, dumped, recomputed, rounding);
     out->is_in_part = 0;
-    out->pattern = (struct m3_pattern){ "", "" };
+    out->pattern = (struct m3_pattern){ .where = "" };
     out->rows = s.rows;
     out->rows_left_out = dumped->rows - s.rows;
     out->elements = s.count;

@@ -44,7 +44,7 @@ int m3_pattern_find(struct m3_pattern *pattern, const struct m3_pattern_values *
     struct m3_region g;
     unsigned char *flags = region_of(&g, v), *marks = malloc(count + 1);
     int status = flags && marks ? M3_OK : m3_fail_memory(error, "the pattern of errors", count);
-    *pattern = (struct m3_pattern){ "", "" };
+    *pattern = (struct m3_pattern){ .where = "" };
     if (!status) mark(marks, &g);
     if (!status) m3_pattern_where(pattern, &g, marks, flags);
     if (!status && g.wrong > 0) status = m3_pattern_what(pattern, &g, error);
@@ -65,7 +65,7 @@ int m3_pattern_of_choices(struct m3_pattern *pattern, const unsigned char *is_wr
                                          .element = "" };
     struct m3_region g;
     unsigned char *flags = region_of(&g, &v);
-    *pattern = (struct m3_pattern){ "", "" };
+    *pattern = (struct m3_pattern){ .where = "" };
     if (!flags) return m3_fail_memory(error, "the pattern of choices", (size_t)rows);
     m3_pattern_where(pattern, &g, is_wrong_set, flags);
     free(flags);

@@ -7,9 +7,18 @@
 
 #include "base/status.h"
 
+/* Which items of one kind hold all that is wrong, for programs. noun NULL: nothing is said of this kind. */
+struct m3_pattern_items {
+    const char *noun; /* static: "row", "head" */
+    int64_t few[3], few_count; /* their numbers, if they are so few and not adjacent; else 0 */
+    int64_t first, end, step; /* numbers from `first` to below `end`; step 0: so many of them, somewhere: */
+    int64_t wrong, all;
+};
+
 struct m3_pattern {
     char where[160]; /* "rows 96 to 117, head 3"; "": everywhere, or nothing can be said */
     char what[160]; /* the wrong values are "the right ones times 0.75", "zeros"; "": nothing can be said */
+    struct m3_pattern_items items[3]; /* rows; places, such as heads; elements, such as channels */
 };
 
 /* Values that the wrong ones may be: those of another tap. NaN: there is none. */

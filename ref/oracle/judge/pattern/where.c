@@ -56,12 +56,22 @@ static void say_few(struct m3_text *w, const struct items *t, int64_t wrong)
     }
 }
 
+static void list_few(struct m3_pattern_items *said, const struct items *t)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        if (exists(t, i) && t->is_wrong[i]) said->few[said->few_count++] = number(t, i);
+}
+
 /* Nothing if all are wrong, or too many to name them. */
-static void say_items(struct m3_text *w, const struct items *t)
+static void say_items(struct m3_text *w, struct m3_pattern_items *said, const struct items *t)
 {
     const struct lie l = lie_of(t);
     const char *join = w->length > 0 ? ", " : "";
     if (l.wrong == 0 || l.wrong == l.all) return;
+    struct m3_pattern_items is = { t->noun, .first = number(t, l.first), .end = number(t, l.last) + 1, .wrong = l.wrong,
+                                   .all = l.all };
+    if (l.within == l.wrong) is.step = 1;
+    if (l.wrong == 1 || (l.wrong <= FEW && is.step == 0)) list_few(&is, t);
     if (l.wrong == 1) {
         m3_text_add(w, "%s%s %" PRId64, join, t->noun, number(t, l.first));
     } else if (l.within == l.wrong) {
@@ -70,12 +80,14 @@ static void say_items(struct m3_text *w, const struct items *t)
         m3_text_add(w, "%s%ss ", join, t->noun);
         say_few(w, t, l.wrong);
     } else if (l.step > 1 && (l.wrong + 1) * l.step > l.all) {
+        is.step = l.step;
         m3_text_add(w, "%sone %s in %" PRId64 " from %s %" PRId64 " on", join, t->noun, l.step, t->noun,
                     number(t, l.first));
     } else if (2 * l.wrong <= l.all) {
         m3_text_add(w, "%s%" PRId64 " of %" PRId64 " %ss, the first of them %s %" PRId64, join, l.wrong, l.all, t->noun,
                     t->noun, number(t, l.first));
-    }
+    } else return;
+    *said = is;
 }
 
 /* ---- the elements of an output */
@@ -98,14 +110,14 @@ static void say_block(struct m3_text *w, int64_t first, int64_t end, int64_t wid
             m3_text_add(w, " (block %" PRId64 " of %" PRId64 ")", first / sizes[i], sizes[i]);
 }
 
-static void say_elements(struct m3_text *w, struct m3_region *g)
+static void say_elements(struct m3_text *w, struct m3_pattern_items *said, struct m3_region *g)
 {
     const struct m3_pattern_values *v = g->v;
     const struct items all = { v->element, g->elements, NULL, NULL, v->width };
     const struct lie l = lie_of(&all);
     if (v->width == 1 || l.wrong == v->width) return;
     if (l.wrong <= FEW || (l.step > 1 && (l.wrong + 1) * l.step > l.all)) {
-        say_items(w, &all);
+        say_items(w, said, &all);
         if (l.within == l.wrong) g->first = l.first, g->end = l.last + 1;
         return;
     }
@@ -114,6 +126,8 @@ static void say_elements(struct m3_text *w, struct m3_region *g)
     widen(&first, &end, v->width);
     if (4 * (end - first) > 3 * v->width) return;
     g->first = first, g->end = end;
+    *said =
+        (struct m3_pattern_items){ v->element, .first = first, .end = end, .step = 1, .wrong = l.wrong, .all = l.all };
     m3_text_add(w, "%s%ss %" PRId64 " to %" PRId64, w->length > 0 ? ", " : "", v->element, first, end - 1);
     say_block(w, first, end, v->width);
 }
@@ -195,13 +209,14 @@ void m3_pattern_where(struct m3_pattern *pattern, struct m3_region *g, const uns
     narrow(g, is_wrong);
     if (g->wrong == 0) return;
     list_existing(rows, places, g);
-    say_items(&w, &(struct items){ "row", g->rows, rows, v->numbers, v->rows });
-    say_items(&w, &(struct items){ v->place, g->places, places, NULL, v->place_count });
+    say_items(&w, &pattern->items[0], &(struct items){ "row", g->rows, rows, v->numbers, v->rows });
+    say_items(&w, &pattern->items[1], &(struct items){ v->place, g->places, places, NULL, v->place_count });
     if (v->got && are_last(g, is_wrong))
         m3_text_add(&w, "%sthe last %s of each row", w.length > 0 ? ", " : "", v->element);
-    else say_elements(&w, g);
+    else say_elements(&w, &pattern->items[2], g);
     if (is_right_outside(g)) return;
     pattern->where[0] = '\0';
+    memset(pattern->items, 0, sizeof pattern->items);
     memset(g->rows, 1, (size_t)v->rows);
     memset(g->places, 1, (size_t)v->place_count);
     g->first = 0, g->end = v->width;
