@@ -239,6 +239,25 @@ TEST(earliest_leads)
     ck_assert(last_line_has("layers.2.moe.expert_out row "));
 }
 
+static void half_of_the_experts(struct tap *t)
+{
+    const int64_t width = t->width / 5;
+    for (int64_t i = 0; i < t->rows * t->width; i++)
+        if (t->experts[i / width] >= 6) t->x[i] = 0;
+}
+
+/* Goal:  a program reads how often the errors hold those of the mistake that they point to.
+ * Given: a dump under fp8 without the outputs of the experts of one of two ranks.
+ * Claim: the mistake with a coefficient of 1, and its place. Seen to fail with null. */
+TEST(score)
+{
+    const struct failure lost = { "moe.expert_out", 2, 1, half_of_the_experts, NULL, NULL, NULL, NULL, NULL };
+    change(&lost);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --profile fp8 --json", in_folder("wrong")), 1);
+    ck_assert(last_line_has("\"score\":{\"mistake\":\"moe.no_reduce\",\"coefficient\":0.9999999"));
+    ck_assert(last_line_has("\"what\":\"zeros\",\"experts\":"));
+}
+
 /* Goal:  the verdict is the last line of all that is printed, also if the model's config and files do not agree.
  * Given: a dump of M2, whose config names MTP modules that its files lack.
  * Seen to fail with the notes of check, and of blame, printed at the end. */
