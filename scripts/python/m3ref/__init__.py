@@ -7,10 +7,12 @@ Arrays are NumPy's; torch tensors of any device and dtype are accepted wherever 
 libm3ref.so.
 """
 from ._library import Error, program
+from .capture import capture
 from .model import run
+from .proposal import propose_map
 from .operators import CaseSet, cases, cases_from, op, open_cases, operators
 from .tensors import Dump, Stored, load, save, to_torch
 from .verdict import Verdict, VerdictError, compare
 
-__all__ = ["CaseSet", "Dump", "Error", "Stored", "Verdict", "VerdictError", "cases", "cases_from", "compare",
-           "load", "op", "open_cases", "operators", "program", "run", "save", "to_torch"]
+__all__ = ["CaseSet", "Dump", "Error", "Stored", "Verdict", "VerdictError", "capture", "cases", "cases_from", "compare",
+           "load", "op", "open_cases", "operators", "program", "propose_map", "run", "save", "to_torch"]
