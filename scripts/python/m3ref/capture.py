@@ -81,7 +81,8 @@ class Capture:
                 self.handles.append(module.register_forward_hook(self.after(name)))
             if self.matches(name, self.inputs, matched):
                 self.handles.append(module.register_forward_pre_hook(self.before(name), with_kwargs=True))
-        self.notes += [f"no module is called {pattern}" for pattern in self.names + self.inputs if pattern not in matched]
+        unmatched = [pattern for pattern in self.names + self.inputs if pattern not in matched]
+        self.notes += [f"no module is called {pattern}" for pattern in unmatched]
         return self
 
     @staticmethod
@@ -252,10 +253,10 @@ def capture(model, path, names=("*",), inputs=(), rank=None):
             dump.step(rows=[[0, 1, 2], [-1, 0, 1]])         # two requests, the second padded on the left
             model(ids)
 
-    names: patterns of modules whose results are kept, `NAME`, or `NAME.0`, `NAME.1` of a tuple; inputs: of modules whose
-    first argument is kept, as `NAME.in`; rank: of this process, which writes `path/rank.R.safetensors`. A pass says with
+    names: patterns of modules whose results are kept, `NAME`, or `NAME.0`, `NAME.1` of a tuple. inputs: of modules whose
+    first argument is kept, as `NAME.in`. rank: of this process, which writes `path/rank.R.safetensors`. A pass says with
     `dump.step(rows, sequences)` which rows it computes, [N] or [B,S], counted from the first token of a sequence;
-    negative rows are padding. Without it the pass's own position_ids and attention_mask say so; with neither, rows follow
-    those of the pass before. Tensors go to a temporary file as they are seen. The dump has the tensors' dtypes, rows in
+    negative rows are padding. Without it the pass's own position_ids and attention_mask say so; with neither, rows
+    follow those of the pass before. Tensors go to a temporary file as they are seen. The dump has the tensors' dtypes, rows in
     front, and the numbers of rows and sequences. `dump.notes` says what was left out."""
     return Capture(model, path, names, inputs, rank)

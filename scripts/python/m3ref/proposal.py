@@ -131,7 +131,8 @@ def pieces_of(wide, want):
         if at + part > each:
             continue
         cut = wide.reshape(len(wide), groups, each)[:, :, at:at + part].reshape(len(wide), w)
-        steps = [{"shape": ["*", str(groups), str(each)]}, {"slice": {"axis": 2, "from": str(at), "to": str(at + part)}}]
+        steps = [{"shape": ["*", str(groups), str(each)]},
+                 {"slice": {"axis": 2, "from": str(at), "to": str(at + part)}}]
         best = min(best, (off(cut, want), steps), key=lambda b: b[0])
     return best
 
@@ -374,8 +375,8 @@ class Writer:
     def proposal(self, path):
         fits = self.choose()
         if not self.taps:
-            raise ValueError("propose_map: no tensor of the dump is like a tap of the case: are model and case those of "
-                             "the dump?")
+            raise ValueError("propose_map: no tensor of the dump is like a tap of the case: are model and case those "
+                             "of the dump?")
         lines = [self.lines[tap] for tap in fits if tap in self.lines] + [f"doubt: {doubt}" for doubt in self.doubts]
         missing = [spelled(tap, tap, 0) for tap in fits if tap not in self.lines]
         unused = [spelled(key, "layers.", 0) for key in self.search.mine.groups if key not in self.used | NUMBERS]
