@@ -30,6 +30,13 @@ int m3_is_batch(const struct m3_safetensors *file)
     return m3_safetensors_find(file, "cu_seqlens") || (ids && ids->rank == 2);
 }
 
+int64_t m3_layout_rows(const struct m3_layout *l)
+{
+    int64_t rows = 0;
+    for (int64_t b = 0; b < l->count; b++) rows += l->lengths[b];
+    return rows;
+}
+
 static int64_t integer_at(const struct m3_tensor *tensor, int64_t i)
 {
     int64_t value;

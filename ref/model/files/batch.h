@@ -20,6 +20,8 @@ struct m3_batch {
     char sha256[65];
 };
 
+int64_t m3_layout_rows(const struct m3_layout *layout);        /* the tokens of all sequences */
+
 /* Has the file the tensors of several sequences, even if it is only one? */
 int m3_is_batch(const struct m3_safetensors *file);
 

@@ -26,6 +26,7 @@ struct opening {
     struct listed *files;
     struct m3_safetensors **open;           /* [count] */
     int64_t count;
+    int are_numbered;                       /* a file says which rows it holds */
     struct m3_error *notes, *error;
 };
 
@@ -105,6 +106,27 @@ static int open_files(struct opening *o)
     return status;
 }
 
+/* ---- which rows the files hold */
+
+/* Puts what a file says of its rows where the judge looks for it. */
+static int number_files(struct opening *o)
+{
+    int64_t length = o->given->sizes ? o->given->sizes->of['T'] : 0, before = 0;
+    const struct m3_layout one = { .count = 1, .lengths = &length, .before = &before };
+    const struct m3_layout *l = o->given->layout ? o->given->layout : &one;
+    int status = M3_OK;
+    for (int64_t i = 0; !status && i < o->count; i++) {
+        struct m3_safetensors *view;
+        status = m3_map_number(&view, o->map, l, o->open[i], o->error);
+        if (view && !status) m3_safetensors_keep(view, o->open[i]);
+        if (view && status) m3_safetensors_close(view);
+        if (!view || status) continue;
+        o->open[i] = view;
+        o->are_numbered |= m3_safetensors_find(view, "rows") != NULL;
+    }
+    return status;
+}
+
 /* ---- one sequence of a padded batch */
 
 /* How many slots the rows of this file have: those of a tensor [B,s,..], otherwise the case's. */
@@ -117,11 +139,28 @@ static int64_t slots_of(const struct m3_safetensors *file, const struct m3_layou
     return l->slots;
 }
 
-/* A view of sequence b: of tensors [B,..] its part, of tensors [B s,..] its rows; others as they are. */
+/* Does the file hold the slots of a padded batch? Engines without padding hold its rows one after another. */
+static int is_padded(const struct m3_safetensors *file, const struct m3_layout *l)
+{
+    const int64_t slots = slots_of(file, l), rows = m3_layout_rows(l);
+    int64_t packed = 0;
+    for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
+        const struct m3_tensor *t = m3_safetensors_at(file, i);
+        if (t->rank < 2) continue;
+        if ((t->shape[0] == l->count && t->rank > 2) || t->shape[0] == l->count * slots) return 1;
+        packed += t->shape[0] == rows || (t->shape[0] == 1 && t->shape[1] == rows);
+    }
+    return packed == 0;
+}
+
+/* A view of sequence b: of tensors [B,..] its part, of tensors [B s,..] its rows, with padding; of tensors of all rows
+ * without padding its rows; others as they are. */
 static int slice(struct m3_safetensors **part, const struct m3_safetensors *file, const struct m3_layout *l, int64_t b,
                  struct m3_error *error)
 {
-    const int64_t slots = slots_of(file, l);
+    const int64_t slots = slots_of(file, l), rows = m3_layout_rows(l);
+    int64_t first = 0;
+    for (int64_t i = 0; i < b; i++) first += l->lengths[i];
     int status = m3_safetensors_make(part, m3_safetensors_path(file), error);
     for (int64_t i = 0; !status && i < m3_safetensors_count(file); i++) {
         const struct m3_tensor *t = m3_safetensors_at(file, i);
@@ -129,8 +168,11 @@ static int slice(struct m3_safetensors **part, const struct m3_safetensors *file
         const char *data = t->data;
         memcpy(shape, t->shape, sizeof shape);
         const int is_cut = t->rank > 0 && (t->shape[0] == l->count || t->shape[0] == l->count * slots);
+        const int is_packed = t->rank > 1 && !is_cut && t->shape[0] == rows;
         if (is_cut) shape[0] /= l->count;
         if (is_cut && data) data += (size_t)b * (t->bytes / (size_t)l->count);
+        if (is_packed) shape[0] = l->lengths[b];
+        if (is_packed && data) data += (size_t)first * (t->bytes / (size_t)rows);
         status = m3_safetensors_add(*part, t->name, t->dtype, t->rank, shape, data, error);
     }
     for (const char *key = NULL; !status && (key = m3_safetensors_next_key(file, key));)
@@ -191,20 +233,30 @@ static int stack_sequences(struct m3_safetensors **out, struct opening *o)
     return status;
 }
 
-/* The rows of one conversion: of the only sequence, of a padded one, or of all, one after another. */
-static int64_t rows_of(const struct m3_layout *l)
+/* Is each sequence converted alone? */
+static int are_stacked(const struct opening *o)
 {
-    int64_t rows = 0;
-    if (l->count != 1 && l->slots > 0) return l->slots;
-    for (int64_t b = 0; b < l->count; b++) rows += l->lengths[b];
-    return rows;
+    const struct m3_layout *l = o->given->layout;
+    if (!l || l->count < 2 || l->slots == 0 || o->map->names_b || o->map->recipe_count == 0 || o->are_numbered) return 0;
+    for (int64_t i = 0; i < o->count; i++)
+        if (!is_padded(o->open[i], l)) return 0;
+    return 1;
+}
+
+/* The rows of one conversion: those that the file numbers; of a padded sequence, or of all, one after another. */
+static int64_t rows_of(const struct opening *o)
+{
+    const struct m3_layout *l = o->given->layout;
+    const struct m3_tensor *rows = m3_safetensors_find(o->open[0], "rows");
+    if (o->are_numbered && rows && o->map->files == M3_FILES_NONE) return rows->count;
+    return l->count > 1 && l->slots > 0 && (are_stacked(o) || o->map->names_b) ? l->slots : m3_layout_rows(l);
 }
 
 /* Letters that are divided among the ranks; at least one head is on each. */
 static void size_letters(struct opening *o)
 {
     o->whole = *o->given->sizes;
-    if (o->given->layout) o->whole.of['T'] = rows_of(o->given->layout);
+    if (o->given->layout) o->whole.of['T'] = rows_of(o);
     o->whole.of['B'] = o->given->layout ? o->given->layout->count : 1;
     o->whole.of['r'] = o->map->files == M3_FILES_RANKS ? o->count : 1;
     o->local = o->whole;
@@ -215,7 +267,6 @@ static void size_letters(struct opening *o)
 
 static int open_mapped(struct m3_safetensors **candidate, struct opening *o, int is_folder)
 {
-    const struct m3_layout *l = o->given->layout;
     int status = m3_map_open(&o->map, o->given->map, o->error);
     if (!status && is_folder && o->map->files == M3_FILES_NONE)
         status = m3_fail(o->error, M3_BAD_INPUT,
@@ -230,11 +281,33 @@ static int open_mapped(struct m3_safetensors **candidate, struct opening *o, int
         o->count = 1;
     }
     if (!status) status = open_files(o);
+    if (!status) status = number_files(o);
     if (status) return status;
     size_letters(o);
-    if (l && l->count > 1 && l->slots > 0 && !o->map->names_b && o->map->recipe_count > 0)
-        return stack_sequences(candidate, o);
-    return combine(candidate, o, -1);
+    return are_stacked(o) ? stack_sequences(candidate, o) : combine(candidate, o, -1);
+}
+
+/* A file with m3ref's names. If it does not number its rows itself, what engines have beside them may. */
+static int open_own(struct m3_safetensors **candidate, struct opening *o)
+{
+    struct m3_safetensors *file;
+    int status = m3_safetensors_open(&file, o->given->path, o->error);
+    if (status || m3_safetensors_find(file, "rows") || m3_safetensors_find(file, "sequences")) {
+        *candidate = file;
+        return status;
+    }
+    o->open = calloc(1, sizeof *o->open);
+    if (!o->open) {
+        m3_safetensors_close(file);
+        return m3_fail_memory(o->error, o->given->path, sizeof *o->open);
+    }
+    o->open[0] = file;
+    o->count = 1;
+    status = number_files(o);
+    if (status) return status;
+    *candidate = o->open[0];
+    o->open[0] = NULL;
+    return M3_OK;
 }
 
 int m3_map_open_files(struct m3_safetensors **candidate, const struct m3_map_files *files, struct m3_error *notes,
@@ -250,10 +323,9 @@ int m3_map_open_files(struct m3_safetensors **candidate, const struct m3_map_fil
                        "%s: got a folder without --map, expected a file, or a map that says how the "
                        "files of the folder fit together",
                        files->path);
-    if (!files->map) return m3_safetensors_open(candidate, files->path, error);
-    status = open_mapped(candidate, &o, is_folder);
+    status = files->map ? open_mapped(candidate, &o, is_folder) : open_own(candidate, &o);
     close_all(o.open, o.count);
-    for (int64_t i = 0; i < o.count; i++) free(o.files[i].path);
+    for (int64_t i = 0; o.files && i < o.count; i++) free(o.files[i].path);
     free(o.files);
     m3_map_close(o.map);
     return status;

@@ -296,7 +296,7 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
     return status;
 }
 
-/* A map of files without recipes: the tensors have the names of taps. */
+/* Numbers of rows, which are those of any map, and if the map has no recipes all tensors that have the names of taps. */
 static int find_taps(struct work *w)
 {
     static const struct m3_map_recipe itself = { .source_count = 1 };
@@ -306,7 +306,8 @@ static int find_taps(struct work *w)
         enum m3_tap tap;
         int64_t layer;
         const int is_number = strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0;
-        if ((m3_tap_parse(t->name, &tap, &layer) && !is_number) || strlen(t->name) >= M3_MAP_NAME) continue;
+        if (!is_number && (w->map->recipe_count > 0 || m3_tap_parse(t->name, &tap, &layer))) continue;
+        if (strlen(t->name) >= M3_MAP_NAME || is_made(w, t->name)) continue;
         struct job *job = new_job(w);
         if (!job) return m3_fail_memory(w->error, w->map->path, sizeof *job);
         strcpy(job->tap, t->name);
@@ -322,13 +323,12 @@ static int find_taps(struct work *w)
 
 static int find_jobs(struct work *w)
 {
-    if (w->map->recipe_count == 0) return find_taps(w);
     size_t room = (size_t)m3_safetensors_count(w->foreign) + 1;
     int64_t *numbers = calloc(room, sizeof *numbers);
     int status = numbers ? M3_OK : m3_fail_memory(w->error, w->map->path, room * sizeof *numbers);
     for (int64_t r = 0; !status && r < w->map->recipe_count; r++) status = try_recipe(w, &w->map->recipes[r], numbers);
     free(numbers);
-    return status;
+    return status ? status : find_taps(w);
 }
 
 /* ---- the file of all taps */
@@ -339,6 +339,7 @@ static int is_text(const struct job *job) { return shape_of(job)[0] == 'T' && st
  * of the last row alone can be read all the same (batch/split.h). */
 static void leave_short_ones(struct work *w)
 {
+    const int64_t B = w->sizes->of['B'];
     int64_t rows = 0, kept = 0;
     if (w->is_part) return;
     for (int64_t i = 0; i < w->count; i++) {
@@ -350,7 +351,7 @@ static void leave_short_ones(struct work *w)
     }
     for (int64_t i = 0; i < w->count; i++) {
         struct job *job = &w->jobs[i];
-        const int is_last = strcmp(job->tap, "logits") == 0 && job->shape[0] == 1;
+        const int is_last = strcmp(job->tap, "logits") == 0 && (job->shape[0] == 1 || job->shape[0] == B);
         if (is_text(job) && job->shape[0] < rows && !is_last) {
             m3_fail(w->notes, M3_OK, "%s: %s: left out: %" PRId64 " rows, where others have %" PRId64, w->map->path,
                     job->tap, job->shape[0], rows);
@@ -413,7 +414,8 @@ static void note_unknown(const struct work *w)
     int64_t unknown = 0;
     size_t used = 0;
     for (int64_t i = 0; i < m3_safetensors_count(w->foreign); i++) {
-        if (w->used[i] || unknown++ >= NAMES_IN_A_NOTE) continue;
+        if (w->used[i] || m3_map_is_number(m3_safetensors_at(w->foreign, i)->name, w->map)) continue;
+        if (unknown++ >= NAMES_IN_A_NOTE) continue;
         int more = snprintf(names + used, sizeof names - used, " %s", m3_safetensors_at(w->foreign, i)->name);
         if (more > 0 && (size_t)more < sizeof names - used) used += (size_t)more;
         else names[used] = '\0';

@@ -286,16 +286,47 @@ static int add_rows(struct m3_safetensors *part, const struct splitting *s, cons
 
 /* ---- the whole */
 
+static const char *shape_text(char *text, size_t size, const struct m3_tensor *t)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < t->rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, i ? "," : "", t->shape[i]);
+    return text;
+}
+
 static void note_other(const struct splitting *s, const struct m3_tensor *t)
 {
-    char text[160] = "";
-    size_t n = 0;
-    for (int i = 0; i < t->rank && n < sizeof text; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%" PRId64, i ? "," : "", t->shape[i]);
+    char text[160];
     m3_fail(s->notes, M3_OK,
             "%s: got [%s], which is neither [B,S,..] with the case's %" PRId64
             " sequences and its padding, nor their rows one after another, nor their last rows",
-            t->name, text, s->layout->count);
+            t->name, shape_text(text, sizeof text, t), s->layout->count);
+}
+
+/* Is there a tap whose rows can be those of the case? Otherwise nothing can be judged, which is said before it is
+ * tried. */
+static int check_forms(const struct splitting *s)
+{
+    const struct m3_layout *l = s->layout;
+    const struct m3_tensor *first = NULL;
+    char text[160], want[200] = "";
+    for (int64_t i = 0; i < m3_safetensors_count(s->file); i++) {
+        struct shaped x;
+        if (!shape_of(&x, m3_safetensors_at(s->file, i), s)) continue;
+        if (x.form != FORM_OTHER) return M3_OK;
+        if (!first) first = x.t;
+    }
+    if (!first) return M3_OK;
+    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], the rows that it numbers, or ", s->listed_count);
+    const size_t n = strlen(want);
+    snprintf(want + n, sizeof want - n, "packed [%" PRId64 ",..]", m3_layout_rows(l));
+    if (l->slots > 0)
+        snprintf(want + strlen(want), sizeof want - strlen(want), " or padded [%" PRId64 ",%" PRId64 ",..]", l->count,
+                 l->slots);
+    return m3_fail(s->error, M3_NOT_COMPARABLE,
+                   "%s: %s: got [%s], expected %s: no tap has the rows of the case's %" PRId64 " sequences",
+                   m3_safetensors_path(s->file), first->name, shape_text(text, sizeof text, first), want, l->count);
 }
 
 /* Taps of the last rows beside taps of all rows: logits alone are read so. */
@@ -397,6 +428,7 @@ int m3_batch_split(struct m3_parts *parts, const struct m3_layout *layout, const
         qsort(s.listed, (size_t)s.listed_count, sizeof *s.listed, by_sequence);
         status = check_list(&s);
     }
+    if (!status) status = check_forms(&s);
     s.last_alone = !status && has_last_alone(&s);
     for (int64_t b = 0; !status && b < layout->count; b++)
         status = make_part(&parts->files[b], &s, b, hashes ? hashes[b] : NULL);

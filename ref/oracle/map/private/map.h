@@ -126,6 +126,16 @@ __attribute__((format(printf, 2, 3))) int m3_map_trouble_is(struct m3_map_troubl
 int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                       const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
 
+/* ---- numbers.c */
+
+/* Has the tensor the name of what numbers rows? */
+int m3_map_is_number(const char *name, const struct m3_map *map);
+/* A view of the file with `rows`, and of several sequences `sequences`, as its own tensors say under the names of m3ref
+ * or of engines, and without rows of padding; NULL if they say nothing, or that the file holds all rows in order. A map
+ * that makes `rows` itself is left to do so. M3_BAD_INPUT: what they say cannot be. Close the view in any case. */
+int m3_map_number(struct m3_safetensors **view, const struct m3_map *map, const struct m3_layout *layout,
+                  const struct m3_safetensors *file, struct m3_error *error);
+
 /* ---- combine.c */
 
 /* Puts the taps of parts [count] together, as the rules of the map say. `sizes`: of the whole. Notes name taps that
