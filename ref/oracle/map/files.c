@@ -237,7 +237,8 @@ static int stack_sequences(struct m3_safetensors **out, struct opening *o)
 static int are_stacked(const struct opening *o)
 {
     const struct m3_layout *l = o->given->layout;
-    if (!l || l->count < 2 || l->slots == 0 || o->map->names_b || o->map->recipe_count == 0 || o->are_numbered) return 0;
+    if (!l || l->count < 2 || l->slots == 0 || o->are_numbered) return 0;
+    if (o->map->names_b || o->map->recipe_count == 0) return 0;
     for (int64_t i = 0; i < o->count; i++)
         if (!is_padded(o->open[i], l)) return 0;
     return 1;

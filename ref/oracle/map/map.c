@@ -296,7 +296,7 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
     return status;
 }
 
-/* Numbers of rows, which are those of any map, and if the map has no recipes all tensors that have the names of taps. */
+/* Numbers of rows, which are those of any map, and if the map has no recipes all tensors that are named after taps. */
 static int find_taps(struct work *w)
 {
     static const struct m3_map_recipe itself = { .source_count = 1 };
@@ -464,11 +464,15 @@ int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *ma
 int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,
                struct m3_error *notes, struct m3_error *error)
 {
+    int64_t length = sizes->of['T'], before = 0;
+    const struct m3_layout one = { .count = 1, .lengths = &length, .before = &before };
     struct m3_map *map;
-    struct m3_safetensors *converted;
+    struct m3_safetensors *converted, *view = NULL;
     int status = m3_map_open(&map, name, error);
     if (status) return status;
-    status = m3_map_apply(&converted, map, sizes, *candidate, notes, error);
+    status = m3_map_number(&view, map, &one, *candidate, error);
+    if (!status) status = m3_map_apply(&converted, map, sizes, view ? view : *candidate, notes, error);
+    m3_safetensors_close(view);
     m3_map_close(map);
     if (status) return status;
     m3_safetensors_close(*candidate);

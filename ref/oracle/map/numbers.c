@@ -120,7 +120,8 @@ static int find(struct numbering *m)
         const int said = said_by(t->name, m->map);
         if (said < 0 || !m3_holds_ids(t) || t->rank < 1 || t->count != t->shape[t->rank - 1]) continue;
         if (m->of[said] && !is_same(m->of[said], t))
-            return m3_fail(m->error, M3_BAD_INPUT, "%s: %s: got other numbers than %s, expected one numbering of the rows",
+            return m3_fail(m->error, M3_BAD_INPUT,
+                           "%s: %s: got other numbers than %s, expected one numbering of the rows",
                            m3_safetensors_path(m->file), t->name, m->of[said]->name);
         if (!m->of[said]) m->of[said] = t;
         m->are_given |= strcmp(t->name, "rows") == 0;
@@ -208,12 +209,13 @@ static int find_padding(struct numbering *m)
 /* The requests of a step are the sequences of the case, in their order, unless the step names them. */
 static int set_sequences_of_requests(struct numbering *m)
 {
-    const struct m3_tensor *named = m->of[SAID_REQUESTS] && m->of[SAID_REQUESTS]->count >= m->n ? m->of[SAID_REQUESTS]
-                                                                                                  : NULL;
+    const struct m3_tensor *named =
+        m->of[SAID_REQUESTS] && m->of[SAID_REQUESTS]->count >= m->n ? m->of[SAID_REQUESTS] : NULL;
     const enum said by = m->of[SAID_STARTS] ? SAID_STARTS : m->of[SAID_COUNTS] ? SAID_COUNTS : SAID_LENGTHS;
     const int64_t B = m->layout->count;
     if (!named && m->n != B)
-        return refuse(m, by, -1, "got %" PRId64 " requests, expected the %" PRId64 " of the case, or `requests` that names them",
+        return refuse(m, by, -1,
+                      "got %" PRId64 " requests, expected the %" PRId64 " of the case, or `requests` that names them",
                       m->n, B);
     for (int64_t e = 0; e < m->n; e++) {
         for (int64_t k = 0; named && k < e; k++)

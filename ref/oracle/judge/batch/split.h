@@ -13,7 +13,8 @@ struct m3_parts {
 /* `hashes` [count]: the case_sha256 of each sequence, for a dump that states that of all; NULL: as the dump says. A tap
  * may be [B,S,..] with the case's padding or without any; [B S,..]; [T,..] of all sequences, one after another; the last
  * rows alone, [B,..]; or as the dump's `sequences` and `rows` say. A tap of another shape stays as it is, with a note.
- * M3_BAD_INPUT: `sequences` or `rows` name no row of the case. M3_NOT_COMPARABLE: no tap has rows of it. M3_INTERNAL. Free the parts in any case. */
+ * M3_BAD_INPUT: `sequences` or `rows` name no row of the case. M3_NOT_COMPARABLE: no tap has rows of it. M3_INTERNAL.
+ * Free the parts in any case. */
 int m3_batch_split(struct m3_parts *parts, const struct m3_layout *layout, const char *const *hashes,
                    const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error);
 void m3_parts_free(struct m3_parts *parts);
