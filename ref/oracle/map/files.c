@@ -129,6 +129,14 @@ static int number_files(struct opening *o)
 
 /* ---- one sequence of a padded batch */
 
+/* The slots of a row of the case's batch. Sequences of one length need no padding. 0: the case is packed. */
+static int64_t slots_of_case(const struct m3_layout *l)
+{
+    for (int64_t b = 1; !l->slots && b < l->count; b++)
+        if (l->lengths[b] != l->lengths[0]) return 0;
+    return l->slots ? l->slots : l->lengths[0];
+}
+
 /* How many slots the rows of this file have: those of a tensor [B,s,..], otherwise the case's. */
 static int64_t slots_of(const struct m3_safetensors *file, const struct m3_layout *l)
 {
@@ -136,21 +144,20 @@ static int64_t slots_of(const struct m3_safetensors *file, const struct m3_layou
         const struct m3_tensor *t = m3_safetensors_at(file, i);
         if (t->rank == 3 && t->shape[0] == l->count) return t->shape[1];
     }
-    return l->slots;
+    return slots_of_case(l);
 }
 
 /* Does the file hold the slots of a padded batch? Engines without padding hold its rows one after another. */
 static int is_padded(const struct m3_safetensors *file, const struct m3_layout *l)
 {
-    const int64_t slots = slots_of(file, l), rows = m3_layout_rows(l);
-    int64_t packed = 0;
+    const int64_t slots = slots_of(file, l);
+    if (slots_of_case(l) == 0 || (l->slots == 0 && slots != l->lengths[0])) return 0;
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
         const struct m3_tensor *t = m3_safetensors_at(file, i);
-        if (t->rank < 2) continue;
-        if ((t->shape[0] == l->count && t->rank > 2) || t->shape[0] == l->count * slots) return 1;
-        packed += t->shape[0] == rows || (t->shape[0] == 1 && t->shape[1] == rows);
+        if (t->rank > 2 && t->shape[0] == l->count) return 1;
+        if (t->rank > 1 && t->shape[0] == l->count * slots) return 1;
     }
-    return packed == 0;
+    return 0;
 }
 
 /* A view of sequence b: of tensors [B,..] its part, of tensors [B s,..] its rows, with padding; of tensors of all rows
@@ -227,7 +234,10 @@ static int stack_sequences(struct m3_safetensors **out, struct opening *o)
     const int64_t count = o->given->layout->count;
     struct m3_safetensors **each = calloc((size_t)count, sizeof *each);
     int status = each ? M3_OK : m3_fail_memory(o->error, o->given->path, (size_t)count * sizeof *each);
-    for (int64_t b = 0; !status && b < count; b++) status = combine(&each[b], o, b);
+    for (int64_t b = 0; !status && b < count; b++) {
+        o->whole.tokens = o->local.tokens = o->given->layout->lengths[b];
+        status = combine(&each[b], o, b);
+    }
     if (!status) status = m3_map_stack(out, o->map, each, count, o->notes, o->error);
     close_all(each, count);
     return status;
@@ -237,7 +247,7 @@ static int stack_sequences(struct m3_safetensors **out, struct opening *o)
 static int are_stacked(const struct opening *o)
 {
     const struct m3_layout *l = o->given->layout;
-    if (!l || l->count < 2 || l->slots == 0 || o->are_numbered) return 0;
+    if (!l || l->count < 2 || o->are_numbered) return 0;
     if (o->map->names_b || o->map->recipe_count == 0) return 0;
     for (int64_t i = 0; i < o->count; i++)
         if (!is_padded(o->open[i], l)) return 0;
@@ -250,7 +260,8 @@ static int64_t rows_of(const struct opening *o)
     const struct m3_layout *l = o->given->layout;
     const struct m3_tensor *rows = m3_safetensors_find(o->open[0], "rows");
     if (o->are_numbered && rows && o->map->files == M3_FILES_NONE) return rows->count;
-    return l->count > 1 && l->slots > 0 && (are_stacked(o) || o->map->names_b) ? l->slots : m3_layout_rows(l);
+    if (l->count > 1 && l->slots > 0 && o->map->names_b) return l->slots;
+    return are_stacked(o) ? slots_of_case(l) : m3_layout_rows(l);
 }
 
 /* Letters that are divided among the ranks; at least one head is on each. */

@@ -17,6 +17,7 @@ struct job {
     const struct m3_map_recipe *recipe;
     const struct m3_tensor **sources;       /* [count] */
     int count;
+    int drops;                              /* the first dimension of each source, a batch of 1 */
     int rank;                               /* of the result, like its dtype and shape */
     int64_t shape[M3_MAX_RANK];
     enum m3_dtype dtype;
@@ -117,7 +118,10 @@ static int make(struct m3_array *result, struct work *w, const struct job *job, 
     int count = job->count, status = M3_OK;
     *result = (struct m3_array){ .rank = -1 };
     if (!arrays) return m3_fail_memory(w->error, job->tap, (size_t)job->count * sizeof *arrays);
-    for (int k = 0; k < count; k++) arrays[k] = m3_array_of(job->sources[k], with_data);
+    for (int k = 0; k < count; k++) {
+        arrays[k] = m3_array_of(job->sources[k], with_data);
+        if (job->drops) m3_array_drop_first(&arrays[k]);
+    }
     for (int s = 0; !status && s < job->recipe->step_count; s++)
         status = m3_map_do(arrays, &count, &job->recipe->steps[s], w->sizes, &trouble);
     if (status == M3_INTERNAL) {
@@ -175,7 +179,7 @@ static int needs_data(const struct m3_map_recipe *recipe)
 }
 
 /* Computes the shape of the job's result. *good: the recipe can be used; otherwise the next one is tried. */
-static int plan(int *good, struct work *w, struct job *job)
+static int plan_as_is(int *good, struct work *w, struct job *job)
 {
     struct m3_array result;
     int status = make(&result, w, job, needs_data(job->recipe));
@@ -187,6 +191,48 @@ static int plan(int *good, struct work *w, struct job *job)
         memcpy(job->shape, result.shape, sizeof job->shape);
     }
     m3_array_free(&result);
+    return status;
+}
+
+static int is_batch_of_one(const struct job *job)
+{
+    for (int k = 0; k < job->count; k++)
+        if (job->sources[k]->rank < 2 || job->sources[k]->shape[0] != 1) return 0;
+    return job->count > 0;
+}
+
+/* Is the result a tap with a row for each of the batch of 1? */
+static int has_rows_of_batch(const struct job *job)
+{
+    return job->rank == (int)strlen(shape_of(job)) && job->rank > 0 && job->shape[0] == job->sources[0]->shape[1];
+}
+
+/* Recipes are for rows alone, [T,..], or for rows in a batch, [1,T,..] or [1,heads,T,..]. A dump may have the batch although
+ * the recipe does not know of it. */
+static int plan(int *good, struct work *w, struct job *job)
+{
+    struct m3_error quiet = { 0 }, *const error = w->error;
+    struct job without = *job;
+    const int64_t sizeless = w->sizeless;
+    int fits = 0, status;
+    if (!is_batch_of_one(job)) return plan_as_is(good, w, job);
+    without.drops = 1;
+    w->error = &quiet;
+    status = plan_as_is(good, w, job);
+    const int is_known = !status && *good && has_rows_of_batch(job);
+    if (!is_known && (status == M3_OK || status == M3_NOT_COMPARABLE))
+        fits = plan_as_is(&fits, w, &without) == M3_OK && fits && has_rows_of_batch(&without);
+    w->error = error;
+    if (fits) {
+        w->sizeless = sizeless;
+        *job = without;
+        *good = 1;
+        status = M3_OK;
+    } else if (!is_known) {
+        w->sizeless = sizeless;
+        status = plan_as_is(good, w, job);
+    }
+    m3_error_free(&quiet);
     return status;
 }
 
@@ -339,7 +385,7 @@ static int is_text(const struct job *job) { return shape_of(job)[0] == 'T' && st
  * of the last row alone can be read all the same (batch/split.h). */
 static void leave_short_ones(struct work *w)
 {
-    const int64_t B = w->sizes->of['B'];
+    const int64_t B = w->sizes->of['B'], tokens = w->sizes->tokens;
     int64_t rows = 0, kept = 0;
     if (w->is_part) return;
     for (int64_t i = 0; i < w->count; i++) {
@@ -352,7 +398,7 @@ static void leave_short_ones(struct work *w)
     for (int64_t i = 0; i < w->count; i++) {
         struct job *job = &w->jobs[i];
         const int is_last = strcmp(job->tap, "logits") == 0 && (job->shape[0] == 1 || job->shape[0] == B);
-        if (is_text(job) && job->shape[0] < rows && !is_last) {
+        if (is_text(job) && job->shape[0] < rows && !is_last && job->shape[0] != tokens) {
             m3_fail(w->notes, M3_OK, "%s: %s: left out: %" PRId64 " rows, where others have %" PRId64, w->map->path,
                     job->tap, job->shape[0], rows);
             free(job->sources);

@@ -28,6 +28,7 @@ void m3_map_close(struct m3_map *map);                              /* NULL is f
 /* The sizes of the letters of SPEC 1, as far as known; 0: unknown. T: rows of the call; B: sequences; r: ranks. */
 struct m3_map_sizes {
     int64_t of[128];
+    int64_t tokens;                     /* of a padded sequence that is converted alone; 0: none is */
     double routed_scaling;              /* the factor of the routed sum; 0: unknown */
 };
 

@@ -416,8 +416,9 @@ int m3_map_number(struct m3_safetensors **view, const struct m3_map *map, const 
     if (!status && m.N >= 0) status = find_padding(&m);
     if (!status && m.N >= 0) status = place_rows(&m);
     if (!status && m.N >= 0) {
-        const int all = are_all(&m);
-        if (!all || m.R < m.N) status = make_view(view, &m, !all);
+        const int all = are_all(&m),
+                  has_own = m3_safetensors_find(file, "rows") || m3_safetensors_find(file, "sequences");
+        if (!all || has_own || m.R < m.N) status = make_view(view, &m, !all);
     }
     free(m.starts);
     free(m.sequence);

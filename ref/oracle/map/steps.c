@@ -177,19 +177,26 @@ static int has_axis(const struct m3_array *a, int axis, struct m3_map_trouble *t
     return axis < a->rank ? M3_OK : m3_map_trouble_is(trouble, "got %d axes, expected axis %d", a->rank, axis);
 }
 
+static void remove_axis(struct m3_array *a, int axis)
+{
+    a->rank--;
+    for (int i = axis; i < a->rank; i++) {
+        a->shape[i] = a->shape[i + 1];
+        a->stride[i] = a->stride[i + 1];
+    }
+}
+
 static int drop(struct m3_array *a, int axis, struct m3_map_trouble *trouble)
 {
     int status = has_axis(a, axis, trouble);
     if (status) return status;
     if (a->shape[axis] != 1)
         return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 ", expected 1, to be dropped", axis, a->shape[axis]);
-    a->rank--;
-    for (int i = axis; i < a->rank; i++) {
-        a->shape[i] = a->shape[i + 1];
-        a->stride[i] = a->stride[i + 1];
-    }
+    remove_axis(a, axis);
     return M3_OK;
 }
+
+void m3_array_drop_first(struct m3_array *array) { remove_axis(array, 0); }
 
 static int reshape(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                    struct m3_map_trouble *trouble)

@@ -41,15 +41,36 @@ static int dropped(const struct m3_tensor *t, int64_t rows)
     return m3_holds_floats(t) ? lead + 1 : lead;
 }
 
+/* Is there a tap with the rows that the dump numbers? Otherwise nothing can be judged, which is said before it is tried. */
+static int check_numbers(const struct m3_safetensors *file, struct m3_error *error)
+{
+    const struct m3_tensor *rows = m3_safetensors_find(file, "rows"), *first = NULL;
+    for (int64_t i = 0; rows && i < m3_safetensors_count(file); i++) {
+        const struct m3_tensor *t = m3_safetensors_at(file, i);
+        enum m3_tap tap;
+        const int lead = lead_of(t, &tap);
+        if (tap == M3_TAPS || m3_tap_table[tap].shape[0] != 'T') continue;
+        if (t->rank <= lead || t->shape[lead] == rows->count) return M3_OK;
+        if (m3_is_logits(tap) && (t->shape[lead] == 1 || t->rank - lead == 1)) return M3_OK;
+        if (!first || strncmp(first->name, "mtp.", 4) == 0) first = t;
+    }
+    if (!first || strncmp(first->name, "mtp.", 4) == 0) return M3_OK;
+    return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %" PRId64 " rows, expected %" PRId64 ", as they are numbered",
+                   m3_safetensors_path(file), first->name, first->shape[lead_of(first, &(enum m3_tap){ 0 })],
+                   rows->count);
+}
+
 int m3_batch_drop_ones(struct m3_safetensors **file, int64_t rows, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_safetensors *given = *file, *made;
     const int has_numbers = m3_safetensors_find(given, "rows") != NULL;
     int64_t changed = 0;
+    int status = check_numbers(given, error);
+    if (status) return status;
     rows = has_numbers ? 0 : m3_max(rows, m3_batch_longest(given));
     for (int64_t i = 0; i < m3_safetensors_count(given); i++) changed += dropped(m3_safetensors_at(given, i), rows) > 0;
     if (changed == 0) return M3_OK;
-    int status = m3_safetensors_make(&made, m3_safetensors_path(given), error);
+    status = m3_safetensors_make(&made, m3_safetensors_path(given), error);
     for (int64_t i = 0; !status && i < m3_safetensors_count(given); i++) {
         const struct m3_tensor *t = m3_safetensors_at(given, i);
         const int drop = dropped(t, rows);

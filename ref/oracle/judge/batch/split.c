@@ -314,16 +314,16 @@ static int check_forms(const struct splitting *s)
     for (int64_t i = 0; i < m3_safetensors_count(s->file); i++) {
         struct shaped x;
         if (!shape_of(&x, m3_safetensors_at(s->file, i), s)) continue;
-        if (x.form != FORM_OTHER) return M3_OK;
+        if (x.form == FORM_LISTED || x.form == FORM_LAST) return M3_OK;
+        if (x.form != FORM_OTHER && !s->listed) return M3_OK;
         if (!first) first = x.t;
     }
     if (!first) return M3_OK;
-    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], the rows that it numbers, or ", s->listed_count);
-    const size_t n = strlen(want);
-    snprintf(want + n, sizeof want - n, "packed [%" PRId64 ",..]", m3_layout_rows(l));
-    if (l->slots > 0)
-        snprintf(want + strlen(want), sizeof want - strlen(want), " or padded [%" PRId64 ",%" PRId64 ",..]", l->count,
-                 l->slots);
+    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], as its rows are numbered", s->listed_count);
+    else if (l->slots == 0) snprintf(want, sizeof want, "packed [%" PRId64 ",..]", m3_layout_rows(l));
+    else
+        snprintf(want, sizeof want, "packed [%" PRId64 ",..] or padded [%" PRId64 ",%" PRId64 ",..]", m3_layout_rows(l),
+                 l->count, l->slots);
     return m3_fail(s->error, M3_NOT_COMPARABLE,
                    "%s: %s: got [%s], expected %s: no tap has the rows of the case's %" PRId64 " sequences",
                    m3_safetensors_path(s->file), first->name, shape_text(text, sizeof text, first), want, l->count);
