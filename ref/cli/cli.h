@@ -44,6 +44,9 @@ int m3_cli_help(const char *help, struct m3_error *error);
 /* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
 int m3_cli_asks_for_profiles(int argc, char **argv);
 int m3_cli_list_profiles(struct m3_error *error);
+/* The same of --map help and the built-in maps. */
+int m3_cli_asks_for_maps(int argc, char **argv);
+int m3_cli_list_maps(struct m3_error *error);
 /* Reports a value of getopt_long that is not an option of the command. */
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error);
 /* Reads a whole number in [low, high] from a flag's value. */

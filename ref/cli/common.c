@@ -62,14 +62,20 @@ int m3_cli_help(const char *help, struct m3_error *error)
     return m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
-int m3_cli_asks_for_profiles(int argc, char **argv)
+/* Do the arguments say OPTION help, or OPTION=help? */
+static int asks_for(const char *option, int argc, char **argv)
 {
+    const size_t length = strlen(option);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--profile=help") == 0) return 1;
-        if (strcmp(argv[i], "--profile") == 0 && i + 1 < argc && strcmp(argv[i + 1], "help") == 0) return 1;
+        if (strncmp(argv[i], option, length) != 0) continue;
+        if (strcmp(argv[i] + length, "=help") == 0) return 1;
+        if (argv[i][length] == '\0' && i + 1 < argc && strcmp(argv[i + 1], "help") == 0) return 1;
     }
     return 0;
 }
+
+int m3_cli_asks_for_profiles(int argc, char **argv) { return asks_for("--profile", argc, argv); }
+int m3_cli_asks_for_maps(int argc, char **argv) { return asks_for("--map", argc, argv); }
 
 static void print_profile(void *self, int is_word, const char *name, const char *what)
 {
@@ -90,6 +96,21 @@ int m3_cli_list_profiles(struct m3_error *error)
     printf(
         "\nA profile may also be a JSON file, with a base: ref/oracle/REFERENCE.md, section 7.3. The built-in profiles are\n"
         "in ref/oracle/error/profiles/; each file names the source of its roundings.\n");
+    return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
+}
+
+static void print_map(void *self, const char *name, const char *versions)
+{
+    (void)self;
+    printf("  %-14s  %s\n", name, versions);
+}
+
+int m3_cli_list_maps(struct m3_error *error)
+{
+    printf("Maps of names, and the versions that each was tried with (SPEC 7.11):\n");
+    if (m3_map_list(print_map, NULL)) return m3_fail_memory(error, "the maps", 0);
+    printf("\nA map may also be a JSON file: ref/oracle/REFERENCE.md, section 7.11. The built-in maps are in "
+           "ref/oracle/map/maps/.\n");
     return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 

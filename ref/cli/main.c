@@ -78,15 +78,15 @@ static int command(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-        int has_profile;        /* the option --profile */
+        int lists;              /* 1: the option --profile; 2: --map too. With `help` they list what there is */
         int divides;            /* its work among ranks */
     } commands[] = {
         { "run", m3_cli_run, 1, 1 },           { "generate", m3_cli_generate, 0, 1 },
-        { "compare", m3_cli_compare, 1, 0 },   { "blame", m3_cli_blame, 1, 0 },
+        { "compare", m3_cli_compare, 2, 0 },   { "blame", m3_cli_blame, 2, 0 },
         { "envelope", m3_cli_envelope, 1, 0 }, { "estimate", m3_cli_estimate, 0, 0 },
         { "inspect", m3_cli_inspect, 0, 0 },   { "synth", m3_cli_synth, 0, 0 },
         { "bench", m3_cli_bench, 0, 0 },       { "op", m3_cli_op, 1, 0 },
-        { "mistakes", m3_cli_mistakes, 0, 0 }, { "check", m3_cli_check, 1, 1 },
+        { "mistakes", m3_cli_mistakes, 0, 0 }, { "check", m3_cli_check, 2, 1 },
         { "prompt", m3_cli_prompt, 0, 0 },     { "explain", m3_cli_explain, 0, 0 },
         { "picture", m3_cli_picture, 0, 0 },   { "grad", m3_cli_grad, 0, 0 },
     };
@@ -102,8 +102,10 @@ static int command(int argc, char **argv)
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        if (commands[i].has_profile && m3_cli_asks_for_profiles(argc - 1, argv + 1))
+        if (commands[i].lists > 0 && m3_cli_asks_for_profiles(argc - 1, argv + 1))
             return m3_cli_end(m3_cli_list_profiles(&error), &notes, &error);
+        if (commands[i].lists > 1 && m3_cli_asks_for_maps(argc - 1, argv + 1))
+            return m3_cli_end(m3_cli_list_maps(&error), &notes, &error);
         return commands[i].run(argc - 1, argv + 1);
     }
 

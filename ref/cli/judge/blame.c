@@ -183,6 +183,7 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
     m3_add_notes(&result.notes, &c->mapped);
+    if (a->names.map) result.gaps = &c->gaps;
     m3_cli_watch_end(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = m3_cli_print_notes(notes, error);

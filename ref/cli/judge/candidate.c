@@ -129,7 +129,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
     else if (!status) status = m3_cli_input_read_batch(&c->batch, input, &c->model->config, &c->semantics, 0, error);
     if (!status) {
         const struct m3_map_sizes sizes = m3_map_sizes_of_config(&c->model->config);
-        const struct m3_map_files files = { names->candidate, names->map, &sizes, &c->batch.layout };
+        const struct m3_map_files files = { names->candidate, names->map, &sizes, &c->batch.layout, &c->gaps };
         status = m3_map_open_files(&c->dump, &files, &c->mapped, error);
     }
     if (!status && c->batch.is_several && names->end_layer != 0)
@@ -151,6 +151,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
 void m3_cli_candidate_close(struct m3_cli_candidate *c)
 {
     free(c->hidden);
+    m3_name_gaps_free(&c->gaps);
     m3_error_free(&c->mapped);
     m3_ctx_free(&c->ctx);
     m3_parts_free(&c->parts);

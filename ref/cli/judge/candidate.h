@@ -7,6 +7,7 @@
 #include "model/files/batch.h"
 #include "model/model.h"
 #include "oracle/judge/batch/split.h"
+#include "oracle/judge/finding/finding.h"
 #include "oracle/error/recompute.h"
 
 struct m3_cli_candidate_names {
@@ -24,6 +25,7 @@ struct m3_cli_candidate {
     struct m3_batch batch;
     struct m3_parts parts;      /* of the dump, if the case is of several sequences */
     struct m3_ctx ctx;
+    struct m3_name_gaps gaps;
     struct m3_error mapped;     /* notes of the map, and of the shapes */
     double *hidden;             /* the input of the first layer, from the dump; NULL: the token ids are */
     struct m3_setting setting;  /* of all these; of several sequences, that of the first */

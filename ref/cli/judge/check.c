@@ -335,6 +335,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     }
     if (!status) {
         m3_add_notes(&result.blame.notes, &candidate.mapped);
+        if (a->names.map) result.blame.gaps = &candidate.gaps;
         status = m3_cli_print_notes(notes, error);
         if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
         if (!status)

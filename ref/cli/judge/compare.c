@@ -182,6 +182,7 @@ struct inputs {
     struct m3_profile *profile;
     struct m3_envelope *envelope;
     struct m3_baseline *baseline;
+    struct m3_name_gaps gaps;
 };
 
 /* Opens it for the reference's model and case, as far as stated. */
@@ -244,7 +245,7 @@ static int open_candidate(struct inputs *inputs, const struct arguments *argumen
 {
     const struct m3_map_sizes sizes = m3_map_sizes_of_dump(inputs->reference);
     const struct m3_map_files files = { arguments->candidate, arguments->map, &sizes,
-                                        inputs->layout.count > 0 ? &inputs->layout : NULL };
+                                        inputs->layout.count > 0 ? &inputs->layout : NULL, &inputs->gaps };
     return m3_map_open_files(&inputs->candidate, &files, notes, error);
 }
 
@@ -290,6 +291,7 @@ static void close_inputs(struct inputs *inputs)
     m3_envelope_close(inputs->envelope);
     m3_baseline_close(inputs->baseline);
     m3_profile_close(inputs->profile);
+    m3_name_gaps_free(&inputs->gaps);
 }
 
 /* What judges more than a comparison can. */
@@ -348,6 +350,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     m3_cli_watch_end(&watch);
     m3_judgement_is_of(&result, inputs->reference, inputs->profile);
     m3_add_notes(&result.notes, notes);
+    if (arguments->map) result.gaps = &inputs->gaps;
     const int said =
         status == M3_OK || status == M3_NOT_COMPARABLE ? say_next(&result, arguments, inputs, error) : M3_OK;
     if (said != M3_OK) status = said;

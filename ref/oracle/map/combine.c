@@ -377,8 +377,8 @@ static int list_taps(struct combining *c)
 {
     const int64_t room = m3_safetensors_count(c->parts[0]);
     int64_t left_out = 0;
-    c->taps = calloc((size_t)room + 1, sizeof *c->taps);
-    c->tensors = calloc((size_t)(room * c->count) + 1, sizeof *c->tensors);
+    c->taps = calloc((size_t)room + 3, sizeof *c->taps);
+    c->tensors = calloc((size_t)((room + 2) * c->count) + 1, sizeof *c->tensors);
     if (!c->taps || !c->tensors) return m3_fail_memory(c->error, "taps", (size_t)room * sizeof *c->taps);
     for (int64_t i = 0; i < room; i++) {
         struct whole *w = &c->taps[c->tap_count];
@@ -396,6 +396,28 @@ static int list_taps(struct combining *c)
         }
     }
     return M3_OK;
+}
+
+/* The rows that every rank numbers in the same way are those of the whole. */
+static int add_numbers(struct combining *c)
+{
+    static const char *const names[] = { "sequences", "rows" };
+    int status = M3_OK;
+    for (int i = 0; !status && i < 2 && c->map->files == M3_FILES_RANKS && !uses_places(c); i++) {
+        struct whole *w = &c->taps[c->tap_count];
+        int64_t same = 0;
+        *w = (struct whole){ .name = names[i], .parts = c->tensors + c->tap_count * c->count };
+        for (int64_t k = 0; k < c->count; k++) {
+            const struct m3_tensor *t = w->parts[k] = m3_safetensors_find(c->parts[k], names[i]);
+            const struct m3_tensor *first = w->parts[0];
+            same += first && t && t->dtype == first->dtype && t->bytes == first->bytes && t->bytes > 0 &&
+                    memcmp(t->data, first->data, t->bytes) == 0;
+        }
+        if (same < c->count) continue;
+        status = plan(c, w);
+        c->tap_count++;
+    }
+    return status;
 }
 
 static int write_numbers(const struct combining *c, struct m3_writer *writer)
@@ -474,6 +496,7 @@ int m3_map_combine(struct m3_safetensors **whole, const struct m3_map *map, cons
     int status = number_rows(&c);
     if (!status) status = list_taps(&c);
     if (!status) status = check_places(&c);
+    if (!status) status = add_numbers(&c);
     if (!status && c.tap_count == 0)
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that all files hold",
                          m3_safetensors_path(parts[0]));

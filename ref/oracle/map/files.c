@@ -195,8 +195,8 @@ static int convert(struct m3_safetensors **out, struct opening *o, const struct 
     struct m3_error quiet = { 0 };
     struct m3_error *notes = repeats ? &quiet : o->notes;
     const int is_part = o->map->files != M3_FILES_NONE;
-    const int status = is_part ? m3_map_apply_part(out, o->map, &o->local, file, notes, o->error)
-                               : m3_map_apply(out, o->map, &o->whole, file, notes, o->error);
+    const int status = m3_map_convert(out, o->map, is_part ? &o->local : &o->whole, file, is_part,
+                                      repeats ? NULL : o->given->gaps, notes, o->error);
     m3_error_free(&quiet);
     return status;
 }

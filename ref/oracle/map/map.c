@@ -30,6 +30,7 @@ struct work {
     struct job *jobs;
     int64_t count, room;
     unsigned char *used;                    /* [tensors of foreign] */
+    unsigned char *met;                     /* [recipes] a tensor that it names is there */
     int64_t sizeless;                       /* taps left out because a size is unknown; the first of them */
     char first_sizeless[600];
     int is_part;                            /* of several files: shapes are not those of the taps */
@@ -41,9 +42,44 @@ static void learn(struct m3_map_sizes *sizes, char letter, int64_t size)
     if (sizes->of[(int)letter] == 0) sizes->of[(int)letter] = size;
 }
 
+/* Sizes are read from dumps too, so that letters stand for them; these are of the config alone. */
+const struct m3_map_field m3_map_fields[M3_MAP_FIELDS] = {
+    { "routed_scaling_factor", 0 },
+    { "swiglu_alpha", 0 },
+    { "swiglu_limit", 0 },
+    { "rms_norm_eps", 0 },
+    { "rope_theta", 0 },
+    { "hidden_size", 'H' },
+    { "num_attention_heads", 'Q' },
+    { "num_key_value_heads", 'G' },
+    { "head_dim", 'D' },
+    { "rotary_dim", 'R' },
+    { "sparse_index_dim", 'X' },
+    { "sparse_topk_blocks", 'N' },
+    { "intermediate_size", 'F' },
+    { "dense_intermediate_size", 'I' },
+    { "num_local_experts", 'E' },
+    { "num_experts_per_tok", 'K' },
+    { "vocab_size", 'V' },
+};
+
+int m3_map_field(const char *name)
+{
+    for (int i = 0; i < M3_MAP_FIELDS; i++)
+        if (strcmp(name, m3_map_fields[i].name) == 0) return i;
+    return -1;
+}
+
+static void set_fields(struct m3_map_sizes *sizes, const struct m3_config *config)
+{
+    const double numbers[] = { config->routed_scaling, config->swiglu_alpha, config->swiglu_limit, config->eps,
+                               config->rope_theta };
+    memcpy(sizes->fields, numbers, sizeof numbers);
+}
+
 struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
 {
-    struct m3_map_sizes sizes = { .routed_scaling = 0 };
+    struct m3_map_sizes sizes = { .tokens = 0 };
     const int has_some_rows = m3_safetensors_find(dump, "rows") != NULL;
     for (int64_t i = 0; i < m3_safetensors_count(dump); i++) {
         const struct m3_tensor *tensor = m3_safetensors_at(dump, i);
@@ -58,7 +94,7 @@ struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
     const char *text = m3_safetensors_metadata(dump, "config");
     struct m3_config config;
     if (text && m3_config_parse(&config, text, "config", NULL, NULL) == M3_OK) {
-        sizes.routed_scaling = config.routed_scaling;
+        set_fields(&sizes, &config);
         m3_config_free(&config);
     }
     return sizes;
@@ -66,12 +102,26 @@ struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
 
 struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config)
 {
-    struct m3_map_sizes sizes = { .routed_scaling = config->routed_scaling };
+    struct m3_map_sizes sizes = { .tokens = 0 };
     for (int letter = 'A'; letter <= 'Z'; letter++) sizes.of[letter] = m3_config_size(config, (char)letter);
+    set_fields(&sizes, config);
     return sizes;
 }
 
 /* ---- tensors of a recipe */
+
+/* The first part of what module `name` returns. In a list of modules NAME.0 is another module, with names below it. */
+static const struct m3_tensor *find_first_part(const struct work *w, char *name, size_t size)
+{
+    const size_t length = strlen(name) + strlen(M3_MAP_FIRST);
+    if (length + 2 > size) return NULL;
+    const struct m3_tensor *tensor = m3_safetensors_find(w->foreign, strcat(name, M3_MAP_FIRST));
+    for (int64_t i = 0; tensor && i < m3_safetensors_count(w->foreign); i++) {
+        const char *other = m3_safetensors_at(w->foreign, i)->name;
+        if (strncmp(other, name, length) == 0 && other[length] == '.') return NULL;
+    }
+    return tensor;
+}
 
 static const struct m3_tensor *find(const struct work *w, const char *pattern, int64_t number, int64_t part)
 {
@@ -79,8 +129,7 @@ static const struct m3_tensor *find(const struct work *w, const char *pattern, i
         char name[M3_MAP_NAME];
         if (m3_map_name_write(name, sizeof name, w->map->prefixes[p], pattern, number, part) != 0) continue;
         const struct m3_tensor *tensor = m3_safetensors_find(w->foreign, name);
-        if (!tensor && m3_map_may_be_tuple(pattern))
-            tensor = m3_safetensors_find(w->foreign, strncat(name, M3_MAP_FIRST, sizeof name - strlen(name) - 1));
+        if (!tensor) tensor = find_first_part(w, name, sizeof name);
         if (tensor) return tensor;
     }
     return NULL;
@@ -298,6 +347,7 @@ static int try_tensors(struct work *w, const struct m3_map_recipe *recipe, int64
     int there = 0;
     if (m3_map_name_write(job->tap, sizeof job->tap, "", recipe->tap, number, -1) == 0 && !is_made(w, job->tap))
         there = gather(w, job, number);
+    if (there > 0) w->met[recipe - w->map->recipes] = 1;
     for (int i = 0; i < job->count; i++) mark(w, job->sources[i]);
     int good = 0, status = M3_OK;
     if (there == recipe->source_count) {
@@ -454,37 +504,101 @@ static int convert(struct m3_safetensors **converted, struct work *w)
     return status;
 }
 
-static void note_unknown(const struct work *w)
+/* ---- what is left over */
+
+/* "3: a b c": a number of names, and the first of them. */
+static void note_names(const struct work *w, const char *what, int64_t count, const struct m3_error *names)
 {
-    char names[600] = "";
-    int64_t unknown = 0;
-    size_t used = 0;
+    char text[900] = "";
+    size_t used = 0, length;
+    const char *at = names->text, *line;
+    while ((line = m3_next_line(&at, &length)) != NULL && used + length + 2 < sizeof text)
+        used += (size_t)snprintf(text + used, sizeof text - used, " %.*s", (int)length, line);
+    if (count > 0)
+        m3_fail(w->notes, M3_OK, "%s: %s: %" PRId64 ":%s%s", w->map->path, what, count, text,
+                count > NAMES_IN_A_NOTE ? " ..." : "");
+}
+
+static void list(struct m3_error *names, int64_t *count, const char *name)
+{
+    if (++*count <= NAMES_IN_A_NOTE) m3_fail(names, M3_OK, "%.100s", name);
+}
+
+static void list_unknown(struct m3_name_gaps *gaps, const struct work *w)
+{
     for (int64_t i = 0; i < m3_safetensors_count(w->foreign); i++) {
-        if (w->used[i] || m3_map_is_number(m3_safetensors_at(w->foreign, i)->name, w->map)) continue;
-        if (unknown++ >= NAMES_IN_A_NOTE) continue;
-        int more = snprintf(names + used, sizeof names - used, " %s", m3_safetensors_at(w->foreign, i)->name);
-        if (more > 0 && (size_t)more < sizeof names - used) used += (size_t)more;
-        else names[used] = '\0';
+        const char *name = m3_safetensors_at(w->foreign, i)->name;
+        if (!w->used[i] && !m3_map_is_number(name, w->map)) list(&gaps->unknown_first, &gaps->unknown, name);
     }
+}
+
+/* Taps of pictures and of MTP modules are a part of the map that a dump may lack in whole: "vision.", "mtp.". */
+static int is_same_part(const char *a, const char *b)
+{
+    static const char *const parts[] = { "vision.", "projector.", "mtp." };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const size_t length = strlen(parts[i]);
+        const int in_a = strncmp(a, parts[i], length) == 0;
+        if (in_a || strncmp(b, parts[i], length) == 0) return in_a && strncmp(b, parts[i], length) == 0;
+    }
+    return 1;
+}
+
+static int is_same_text(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* Does the dump hold a tensor that a recipe of the tap, or of the part that the tap is of, names? */
+static int is_met(const struct work *w, const char *tap, int by_part)
+{
+    for (int64_t r = 0; r < w->map->recipe_count; r++)
+        if (w->met[r] && (by_part ? is_same_part : is_same_text)(w->map->recipes[r].tap, tap)) return 1;
+    return 0;
+}
+
+static void list_unmatched(struct m3_name_gaps *gaps, const struct work *w)
+{
+    const char *last = "";
+    for (int64_t r = 0; r < w->map->recipe_count; r++) {
+        const char *tap = w->map->recipes[r].tap;
+        if (strcmp(tap, last) != 0 && !is_met(w, tap, 0) && is_met(w, tap, 1))
+            list(&gaps->unmatched_first, &gaps->unmatched, tap);
+        last = tap;
+    }
+}
+
+void m3_name_gaps_free(struct m3_name_gaps *gaps)
+{
+    m3_error_free(&gaps->unknown_first);
+    m3_error_free(&gaps->unmatched_first);
+    *gaps = (struct m3_name_gaps){ 0 };
+}
+
+static void note_gaps(const struct work *w, struct m3_name_gaps *gaps)
+{
+    struct m3_name_gaps own = { 0 };
+    if (!gaps) gaps = &own;
+    list_unknown(gaps, w);
+    list_unmatched(gaps, w);
     if (w->sizeless > 0)
         m3_fail(w->notes, M3_OK, "%s: taps left out because the reference does not state a size: %" PRId64 ", first %s",
                 w->map->path, w->sizeless, w->first_sizeless);
-    if (unknown > 0)
-        m3_fail(w->notes, M3_OK, "%s: tensors of the candidate that no tap uses: %" PRId64 ":%s%s", w->map->path,
-                unknown, names, unknown > NAMES_IN_A_NOTE ? " ..." : "");
+    note_names(w, "tensors of the candidate that no tap uses", gaps->unknown, &gaps->unknown_first);
+    note_names(w, "taps of the map of which the candidate holds nothing", gaps->unmatched, &gaps->unmatched_first);
+    m3_name_gaps_free(&own);
 }
 
-static int apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
-                 const struct m3_safetensors *foreign, int is_part, struct m3_error *notes, struct m3_error *error)
+int m3_map_convert(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                   const struct m3_safetensors *foreign, int is_part, struct m3_name_gaps *gaps, struct m3_error *notes,
+                   struct m3_error *error)
 {
     *converted = NULL;
     struct work w = {
         .map = map, .sizes = sizes, .foreign = foreign, .is_part = is_part, .notes = notes, .error = error
     };
     w.used = calloc((size_t)m3_safetensors_count(foreign) + 1, 1);
-    int status = w.used ? find_jobs(&w) : m3_fail_memory(error, map->path, (size_t)m3_safetensors_count(foreign));
+    w.met = calloc((size_t)map->recipe_count + 1, 1);
+    int status = w.used && w.met ? find_jobs(&w) : m3_fail_memory(error, map->path, (size_t)map->recipe_count);
     if (!status) leave_short_ones(&w);
-    if (!status) note_unknown(&w);
+    if (!status) note_gaps(&w, gaps);
     if (!status && w.count == 0)
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tensor that %s names",
                          m3_safetensors_path(foreign), map->path);
@@ -492,19 +606,14 @@ static int apply(struct m3_safetensors **converted, const struct m3_map *map, co
     for (int64_t i = 0; i < w.count; i++) free(w.jobs[i].sources);
     free(w.jobs);
     free(w.used);
+    free(w.met);
     return status;
 }
 
 int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                  const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
 {
-    return apply(converted, map, sizes, foreign, 0, notes, error);
-}
-
-int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
-                      const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
-{
-    return apply(converted, map, sizes, foreign, 1, notes, error);
+    return m3_map_convert(converted, map, sizes, foreign, 0, NULL, notes, error);
 }
 
 int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,

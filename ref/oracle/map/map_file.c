@@ -25,7 +25,7 @@ static const struct {
     { "unrepeat", M3_STEP_UNREPEAT }, { "repeat", M3_STEP_REPEAT }, { "join", M3_STEP_JOIN },
     { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },   { "plus", M3_STEP_PLUS },
     { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS }, { "scores", M3_STEP_SCORES },
-    { "scatter", M3_STEP_SCATTER },
+    { "scatter", M3_STEP_SCATTER },   { "divide", M3_STEP_DIVIDE },
 };
 
 static int refuse(const struct reading *r, const char *field, const char *got, const char *expected)
@@ -82,7 +82,7 @@ int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes)
 /* Is it a text that could be a size? Letters are checked when the map is used. */
 static int is_size(const json_t *value)
 {
-    struct m3_map_sizes none = { .routed_scaling = 0 };
+    struct m3_map_sizes none = { .tokens = 0 };
     return json_is_string(value) && m3_map_size(json_string_value(value), &none) != M3_MAP_SIZE_BAD;
 }
 
@@ -190,9 +190,24 @@ static int read_pick(const struct reading *r, struct m3_map_step *step, const js
     return M3_OK;
 }
 
-static int is_text(const json_t *value, const char *text)
+/* times and divide: a number, or the field of the config that has it. */
+static int read_factor(const struct reading *r, struct m3_map_step *step, const char *name, const json_t *value)
 {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+    const char *field = json_string_value(value), *const inverse = "1/";
+    if (json_is_number(value) && (json_number_value(value) != 0 || step->kind == M3_STEP_TIMES)) {
+        step->number = json_number_value(value);
+        return M3_OK;
+    }
+    if (field && step->kind == M3_STEP_TIMES && strncmp(field, inverse, strlen(inverse)) == 0) {
+        step->kind = M3_STEP_DIVIDE;
+        field += strlen(inverse);
+    }
+    step->field = field;
+    if (field && m3_map_field(field) >= 0) return M3_OK;
+    return refuse_value(r, name, value,
+                        step->kind == M3_STEP_DIVIDE
+                            ? "a number that is not 0, or a field such as \"routed_scaling_factor\""
+                            : "a number, or a field of the config such as \"swiglu_alpha\"");
 }
 
 static int read_step(const struct reading *r, struct m3_map_step *step, const json_t *given)
@@ -214,9 +229,7 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
     case M3_STEP_UNREPEAT:
     case M3_STEP_REPEAT: return read_times(r, step, name, value);
     case M3_STEP_TIMES:
-        step->number = json_is_number(value) ? json_number_value(value) : NAN;
-        if (json_is_number(value) || is_text(value, "1/routed_scaling_factor")) return M3_OK;
-        return refuse_value(r, name, value, "a number or \"1/routed_scaling_factor\"");
+    case M3_STEP_DIVIDE: return read_factor(r, step, name, value);
     case M3_STEP_PLUS:
         step->number = json_number_value(value);
         return json_is_number(value) ? M3_OK : refuse_value(r, name, value, "a number");
@@ -328,12 +341,38 @@ void m3_map_names(char *names, size_t size)
         snprintf(names + used, size - used, "%s%s", i ? ", " : "", m3_built_in_maps[i][0]);
 }
 
+/* The versions that a map was tried with, in one line. */
+static void join_versions(char *text, size_t size, const json_t *map)
+{
+    const json_t *versions = json_object_get(map, "versions");
+    text[0] = '\0';
+    for (size_t i = 0, used = 0; i < json_array_size(versions) && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? "; " : "",
+                                 json_string_value(json_array_get(versions, i)));
+}
+
 static int load_built_in(json_t **json, const char *name, struct m3_error *error)
 {
     for (size_t i = 0; m3_built_in_maps[i][0]; i++)
         if (strcmp(name, m3_built_in_maps[i][0]) == 0)
             return m3_json_parse(json, m3_built_in_maps[i][1], strlen(m3_built_in_maps[i][1]), name, error);
     return M3_ABSENT;
+}
+
+int m3_map_list(void (*print)(void *self, const char *name, const char *versions), void *self)
+{
+    struct m3_error error = { 0 };
+    int status = M3_OK;
+    for (size_t i = 0; !status && m3_built_in_maps[i][0]; i++) {
+        char versions[400];
+        json_t *json = NULL;
+        status = load_built_in(&json, m3_built_in_maps[i][0], &error);
+        join_versions(versions, sizeof versions, json);
+        if (!status) print(self, m3_built_in_maps[i][0], versions);
+        json_decref(json);
+    }
+    m3_error_free(&error);
+    return status;
 }
 
 /* Recipes of a built-in map, for the taps that this one does not name. A map leads to no other file. */
@@ -431,10 +470,17 @@ static int names_b(const struct m3_map *map)
     return names;
 }
 
+static int check_versions(const struct reading *r, const json_t *versions)
+{
+    int good = !versions || json_is_array(versions);
+    for (size_t i = 0; good && i < json_array_size(versions); i++) good = json_is_string(json_array_get(versions, i));
+    return good ? M3_OK : refuse_value(r, "versions", versions, "a list of texts, such as \"vLLM 0.32.0\"");
+}
+
 static int read_map(struct m3_map *map, struct m3_error *error)
 {
     static const char *const known[] = { "name", "source", "notes",   "prefixes", "taps",
-                                         "base", "files",  "divided", "rules" };
+                                         "base", "files",  "divided", "rules",    "versions" };
     struct reading r = { map, NULL, error };
     const char *key;
     json_t *value;
@@ -446,6 +492,7 @@ static int read_map(struct m3_map *map, struct m3_error *error)
         if (!found) return refuse(&r, "map", key, "a known field");
     }
     int status = read_base(&r);
+    if (!status) status = check_versions(&r, json_object_get(map->json, "versions"));
     if (!status) status = read_prefixes(&r, json_object_get(map->json, "prefixes"));
     if (!status) status = read_files(&r);
     if (!status) status = read_rules(&r, json_object_get(map->json, "rules"));

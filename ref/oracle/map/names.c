@@ -9,10 +9,8 @@
 
 enum { MOST_DIGITS = 6 };               /* of the offset in "{l+1}" */
 
-/* What ends a pattern of a tensor that may be the first part of a tuple. */
+/* What a pattern may end in, to say what is so without it. */
 static const char may_be_tuple[] = "[" M3_MAP_FIRST "]";
-
-int m3_map_may_be_tuple(const char *pattern) { return strchr(pattern, '[') != NULL; }
 
 int m3_map_is_pattern(const char *pattern)
 {
@@ -50,7 +48,7 @@ int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int
         pattern = strchr(pattern, '}') + 1;
         if (value < 0 || value >= M3_MTP_LAYER) return 0;
     }
-    return *name == '\0' || (*pattern == '[' && strcmp(name, M3_MAP_FIRST) == 0);
+    return *name == '\0' || strcmp(name, M3_MAP_FIRST) == 0;
 }
 
 int m3_map_name_write(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part)

@@ -425,19 +425,28 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
     return M3_OK;
 }
 
+/* A number of the config; 0: not known. */
+static double field_of(const char *name, const struct m3_map_sizes *sizes)
+{
+    const int i = m3_map_field(name);
+    return m3_map_fields[i].letter ? (double)sizes->of[(int)m3_map_fields[i].letter] : sizes->fields[i];
+}
+
 static int calculate(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                      struct m3_map_trouble *trouble)
 {
-    const double number = isnan(step->number) ? 1 / sizes->routed_scaling : step->number;
-    trouble->unknown_size = !isfinite(number);
-    if (trouble->unknown_size) return m3_map_trouble_is(trouble, "routed_scaling_factor is not known");
+    const double number = step->field ? field_of(step->field, sizes) : step->number;
+    trouble->unknown_size = step->field && number == 0;
+    if (trouble->unknown_size) return m3_map_trouble_is(trouble, "%s is not known", step->field);
     if (m3_array_is_integer(a))
         return m3_map_trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
     if (widen(a)) return M3_INTERNAL;
     double *values = a->owned;
     int64_t elements = m3_array_count(a);
     for (int64_t i = 0; values && i < elements; i++)
-        values[i] = step->kind == M3_STEP_TIMES ? values[i] * number : values[i] + number;
+        values[i] = step->kind == M3_STEP_PLUS     ? values[i] + number
+                    : step->kind == M3_STEP_DIVIDE ? values[i] / number
+                                                   : values[i] * number;
     return M3_OK;
 }
 
@@ -546,6 +555,7 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
         case M3_STEP_UNREPEAT: status = unrepeat(a, step, sizes, trouble); break;
         case M3_STEP_REPEAT: status = repeat(a, step, sizes, trouble); break;
         case M3_STEP_TIMES:
+        case M3_STEP_DIVIDE:
         case M3_STEP_PLUS: status = calculate(a, step, sizes, trouble); break;
         case M3_STEP_IDS: status = to_ids(a, trouble); break;
         case M3_STEP_BLOCKS: status = to_blocks(a, sizes, trouble); break;

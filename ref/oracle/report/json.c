@@ -89,6 +89,16 @@ static json_t *compared(const struct m3_finding *f)
     return f->selection && m3_is_judged(f->verdict) ? selection_stage(f) : float_stage(f);
 }
 
+/* What a map left over; nothing without a map. */
+static json_t *with_gaps(json_t *summary, const struct m3_name_gaps *gaps)
+{
+    if (!gaps) return summary;
+    return m3_json_join(summary, json_pack("{s:I, s:o, s:I, s:o}", "map_unknown_tensors", (json_int_t)gaps->unknown,
+                                           "map_unknown_first", m3_json_notes(&gaps->unknown_first),
+                                           "map_unmatched_taps", (json_int_t)gaps->unmatched, "map_unmatched_first",
+                                           m3_json_notes(&gaps->unmatched_first)));
+}
+
 static json_t *compared_summary(const struct m3_judgement *comparison)
 {
     const struct m3_finding *first = comparison->first, *tightest = comparison->tightest;
@@ -251,13 +261,14 @@ int m3_report_json(FILE *out, const struct m3_judgement *all, enum m3_report_ext
 {
     int status = print_findings(out, all, extent, error);
     if (status == M3_OK)
-        status = m3_json_line(out, all->is_recomputed ? recomputed_summary(all) : compared_summary(all), error);
+        status = m3_json_line(
+            out, with_gaps(all->is_recomputed ? recomputed_summary(all) : compared_summary(all), all->gaps), error);
     return status != M3_OK ? status : m3_json_end(out, error);
 }
 
 int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)
 {
     int status = print_findings(out, &check->blame, extent, error);
-    if (status == M3_OK) status = m3_json_line(out, check_summary(check), error);
+    if (status == M3_OK) status = m3_json_line(out, with_gaps(check_summary(check), check->blame.gaps), error);
     return status != M3_OK ? status : m3_json_end(out, error);
 }

@@ -364,7 +364,7 @@ TEST(tuples_and_factors)
                        "\"layers.{l}.moe.weights\": {\"from\": \"layers.{l}.weights\","
                        "  \"steps\": [{\"times\": \"1/routed_scaling_factor\"}]}";
     sizes.of['K'] = 2;
-    sizes.routed_scaling = 2;
+    sizes.fields[0] = 2;
     ADD("model.layers.0.down", M3_F32, first, 1, H);
     ADD("layers.1.down.0", M3_F32, second, 1, H);
     ADD("layers.1.weights", M3_F32, weights, 1, 2);
@@ -373,7 +373,7 @@ TEST(tuples_and_factors)
     ck_assert_double_eq(at(tap("layers.1.mlp", M3_F32, 1, H, -1), 0), 2);
     ck_assert_double_eq(at(tap("layers.1.moe.weights", M3_F64, 1, 2, -1), 0), 0.75);
     m3_safetensors_close(converted);
-    sizes.routed_scaling = 0;
+    sizes.fields[0] = 0;
     ck_assert_int_eq(m3_map_apply(&converted, map, &sizes, foreign, &notes, &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
     ck_assert(says(&notes, "layers.1.moe.weights: routed_scaling_factor is not known"));

@@ -164,6 +164,13 @@ static inline int m3_finding_is_wrong(const struct m3_finding *finding)
 }
 
 /* All findings on one candidate. */
+/* What a map of another program's names left over. */
+struct m3_name_gaps {
+    int64_t unknown,
+        unmatched; /* tensors of the candidate that no tap uses; taps of the map of which nothing is there */
+    struct m3_error unknown_first, unmatched_first; /* the first of them, one per line */
+};
+
 struct m3_judgement {
     struct m3_finding *findings; /* [count] in execution order: taps that the candidate holds and that match */
     int64_t count;
@@ -195,6 +202,7 @@ struct m3_judgement {
         double percentile; /* the median of the ranked ones; NaN: none */
         const struct m3_finding *farthest; /* the ranked one with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
+    const struct m3_name_gaps *gaps; /* NULL: the candidate has m3ref's names */
     struct {
         const char *model_sha256, *case_sha256, *profile_sha256; /* NULL: unknown */
     } of; /* what was judged, and how; m3_judgement_is_of sets it */

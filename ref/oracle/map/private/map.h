@@ -12,8 +12,8 @@ enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME =
 /* clang-format off */
 enum m3_map_step_kind {
     M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
-    M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
-    M3_STEP_SCORES, M3_STEP_SCATTER,
+    M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_DIVIDE, M3_STEP_PLUS, M3_STEP_IDS,
+    M3_STEP_BLOCKS, M3_STEP_SCORES, M3_STEP_SCATTER,
     M3_STEP_KINDS,
 };
 /* clang-format on */
@@ -27,7 +27,8 @@ struct m3_map_step {
     int axes[M3_MAX_RANK];
     const char *from, *to, *every;          /* slice; unrepeat, repeat: every is how many times */
     int64_t *order;                         /* pick; owned */
-    double number;                          /* times, plus; NAN: times 1 / routed_scaling_factor */
+    const char *field;                      /* times, divide: of the config; NULL: by `number` */
+    double number;                          /* times, divide, plus */
 };
 
 struct m3_map_recipe {
@@ -92,14 +93,20 @@ enum { M3_MAP_SIZE_UNKNOWN = -1, M3_MAP_SIZE_BAD = -2 };
 /* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN if a letter is unknown, M3_MAP_SIZE_BAD if it is not a size. */
 int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
 
-/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number. [.0] at the end: the
- * module may return a tuple, of which the tensor is the first part */
+/* Numbers of the config that steps may name. Sizes have a letter. */
+extern const struct m3_map_field {
+    const char *name;
+    char letter;                            /* 0: none, the number is sizes->fields[] */
+} m3_map_fields[M3_MAP_FIELDS];
+int m3_map_field(const char *name);         /* its index; -1: no such field */
+
+/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number. A module may return
+ * a tuple, of which the tensor is the first part: NAME is NAME.0 too; [.0] at the end says the same */
 
 #define M3_MAP_FIRST ".0"
 
 /* Are its braces and brackets of this form? The functions below take no others. */
 int m3_map_is_pattern(const char *pattern);
-int m3_map_may_be_tuple(const char *pattern);
 /* Does `name` match the pattern? *number and *part: -1 until the first is found; later ones must be equal. */
 int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part);
 /* Writes a name. Returns 0, or -1 if it is too long. */
@@ -123,9 +130,11 @@ __attribute__((format(printf, 2, 3))) int m3_map_trouble_is(struct m3_map_troubl
 
 /* ---- map.c */
 
-/* m3_map_apply of one of several files: shapes are not checked, and no tap is left out for its rows. */
-int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
-                      const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
+/* m3_map_apply. is_part: of several files: shapes are not checked, and no tap is left out for its rows. `gaps`: what is
+ * left over is added to it; or NULL. */
+int m3_map_convert(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                   const struct m3_safetensors *foreign, int is_part, struct m3_name_gaps *gaps, struct m3_error *notes,
+                   struct m3_error *error);
 
 /* ---- numbers.c */
 
