@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/paths.h"
+#include "oracle/map/map.h"
 #include "oracle/judge/batch/several.h"
 #include "cli/judge/reports.h"
 #include "oracle/judge/check/blame_honest.h"
@@ -184,6 +185,7 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
     m3_add_notes(&result.notes, &c->mapped);
     if (a->names.map) result.gaps = &c->gaps;
+    m3_map_note_gaps(&result.notes, a->names.map, &c->gaps);
     m3_cli_watch_end(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = m3_cli_print_notes(notes, error);

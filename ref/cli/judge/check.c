@@ -17,6 +17,7 @@
 #include "io/open.h"
 #include "io/reading.h"
 #include "model/resume/resume.h"
+#include "oracle/map/map.h"
 #include "oracle/judge/check/blame_honest.h"
 #include "oracle/judge/check/check.h"
 #include "oracle/error/profile.h"
@@ -336,6 +337,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     if (!status) {
         m3_add_notes(&result.blame.notes, &candidate.mapped);
         if (a->names.map) result.blame.gaps = &candidate.gaps;
+        m3_map_note_gaps(&result.blame.notes, a->names.map, &candidate.gaps);
         status = m3_cli_print_notes(notes, error);
         if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
         if (!status)

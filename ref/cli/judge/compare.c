@@ -351,6 +351,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     m3_judgement_is_of(&result, inputs->reference, inputs->profile);
     m3_add_notes(&result.notes, notes);
     if (arguments->map) result.gaps = &inputs->gaps;
+    m3_map_note_gaps(&result.notes, arguments->map, &inputs->gaps);
     const int said =
         status == M3_OK || status == M3_NOT_COMPARABLE ? say_next(&result, arguments, inputs, error) : M3_OK;
     if (said != M3_OK) status = said;

@@ -507,7 +507,8 @@ static int convert(struct m3_safetensors **converted, struct work *w)
 /* ---- what is left over */
 
 /* "3: a b c": a number of names, and the first of them. */
-static void note_names(const struct work *w, const char *what, int64_t count, const struct m3_error *names)
+static void note_names(struct m3_error *notes, const char *map, const char *what, int64_t count,
+                       const struct m3_error *names)
 {
     char text[900] = "";
     size_t used = 0, length;
@@ -515,7 +516,7 @@ static void note_names(const struct work *w, const char *what, int64_t count, co
     while ((line = m3_next_line(&at, &length)) != NULL && used + length + 2 < sizeof text)
         used += (size_t)snprintf(text + used, sizeof text - used, " %.*s", (int)length, line);
     if (count > 0)
-        m3_fail(w->notes, M3_OK, "%s: %s: %" PRId64 ":%s%s", w->map->path, what, count, text,
+        m3_fail(notes, M3_OK, "%s: %s: %" PRId64 ":%s%s", map, what, count, text,
                 count > NAMES_IN_A_NOTE ? " ..." : "");
 }
 
@@ -572,6 +573,12 @@ void m3_name_gaps_free(struct m3_name_gaps *gaps)
     *gaps = (struct m3_name_gaps){ 0 };
 }
 
+void m3_map_note_gaps(struct m3_error *notes, const char *map, const struct m3_name_gaps *gaps)
+{
+    note_names(notes, map, "taps of the map of which the candidate holds nothing", gaps->unmatched,
+               &gaps->unmatched_first);
+}
+
 static void note_gaps(const struct work *w, struct m3_name_gaps *gaps)
 {
     struct m3_name_gaps own = { 0 };
@@ -581,8 +588,8 @@ static void note_gaps(const struct work *w, struct m3_name_gaps *gaps)
     if (w->sizeless > 0)
         m3_fail(w->notes, M3_OK, "%s: taps left out because the reference does not state a size: %" PRId64 ", first %s",
                 w->map->path, w->sizeless, w->first_sizeless);
-    note_names(w, "tensors of the candidate that no tap uses", gaps->unknown, &gaps->unknown_first);
-    note_names(w, "taps of the map of which the candidate holds nothing", gaps->unmatched, &gaps->unmatched_first);
+    note_names(w->notes, w->map->path, "tensors of the candidate that no tap uses", gaps->unknown,
+               &gaps->unknown_first);
     m3_name_gaps_free(&own);
 }
 

@@ -42,13 +42,15 @@ struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config);
 
 /* `converted` has the taps that the map finds in `foreign`, and its hashes and semantics if it has any. It is a
  * separate file without a name, in $TMPDIR or /tmp, that disappears when it is closed; m3_safetensors_path returns the
- * path of `foreign`. dtypes stay the same unless a step calculates. Notes name tensors that no tap uses, taps of the map of which nothing is
- * there, taps that are incomplete, and taps of unknown size. M3_NOT_COMPARABLE: nothing matched, or a tensor does not have the shape, type
+ * path of `foreign`. dtypes stay the same unless a step calculates. Notes name tensors that no tap uses, taps that are
+ * incomplete, and taps of unknown size. M3_NOT_COMPARABLE: nothing matched, or a tensor does not have the shape, type
  * or values that the map states (message: map, tap, tensor, value found, value expected). M3_IO; M3_INTERNAL for
  * memory. *converted is NULL on failure. */
 int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                  const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
 void m3_name_gaps_free(struct m3_name_gaps *gaps);
+/* Notes the taps of the map of which nothing is there. */
+void m3_map_note_gaps(struct m3_error *notes, const char *map, const struct m3_name_gaps *gaps);
 
 /* A candidate: a file, or a folder of files, one for each rank or for each chunk of the rows, in the order of the last
  * number in their names. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "oracle/judge/align.h"
 #include "oracle/map/private/map.h"
 
@@ -20,7 +21,7 @@ enum said {
     SAID_KINDS,
 };
 
-/* Names alone, or behind a prefix of the map or one of those below. */
+/* Names alone, behind a prefix of the map, or in one of the groups below. */
 static const struct {
     const char *name;
     enum said said;
@@ -76,11 +77,11 @@ static const char *without(const char *name, const char *prefix)
 
 static int said_by(const char *name, const struct m3_map *map)
 {
-    for (int p = 0; map && p < map->prefix_count; p++) {
-        const char *rest = without(name, map->prefixes[p]);
-        if (rest != name && !strchr(rest, '.')) name = rest;
+    for (int p = 0; map && p < map->prefix_count; p++) name = without(name, map->prefixes[p]);
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        const char *at = strstr(name, groups[g]);
+        if (at && (at == name || at[-1] == '.')) name = at + strlen(groups[g]);
     }
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) name = without(name, groups[g]);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i].name) == 0) return (int)names[i].said;
     return -1;
@@ -158,6 +159,25 @@ static int64_t sum_of(const struct numbering *m, enum said said)
     return sum;
 }
 
+/* The last row of each request is the last of its tokens: where positions and lengths are all that is said. */
+static int set_starts_by_ends(struct numbering *m)
+{
+    const int64_t n = m->of[SAID_LENGTHS]->count;
+    int64_t *starts = calloc((size_t)n + 1, sizeof *starts), e = 0;
+    if (!starts) return m3_fail_memory(m->error, "requests", (size_t)n * sizeof *starts);
+    for (; e < n; e++) {
+        const int64_t last = number(m, SAID_LENGTHS, e) - 1;
+        int64_t i = starts[e];
+        while (i < m->N && number(m, SAID_ROWS, i) < last) i++;
+        if (i == m->N || number(m, SAID_ROWS, i) != last) break;
+        starts[e + 1] = i + 1;
+    }
+    if (e < n) free(starts);
+    m->starts = e == n ? starts : NULL;
+    m->n = e == n ? n : 0;
+    return M3_OK;
+}
+
 static int find_requests(struct numbering *m)
 {
     const struct m3_tensor *starts = m->of[SAID_STARTS], *lengths = m->of[SAID_LENGTHS];
@@ -170,6 +190,7 @@ static int find_requests(struct numbering *m)
     else if (lengths && lengths->count > 0 && m->N == lengths->count) status = set_starts(m, SAID_KINDS, m->N);
     else if (lengths && m->N >= 0 && m->N == sum_of(m, SAID_LENGTHS))
         status = set_starts(m, SAID_LENGTHS, lengths->count);
+    else if (lengths && lengths->count > 0 && m->of[SAID_ROWS]) status = set_starts_by_ends(m);
     if (status || m->n == 0) return status;
     if (m->N < 0) m->N = m->starts[m->n];
     if (m->starts[m->n] <= m->N) return M3_OK;
@@ -321,6 +342,26 @@ static int settle(struct seen *seen, struct numbering *m)
     return status;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
+}
+
+static int check_once(const struct numbering *m)
+{
+    int64_t (*pairs)[2] = calloc((size_t)m->R + 1, sizeof *pairs), i = 1;
+    if (!pairs) return m3_fail_memory(m->error, "rows", (size_t)m->R * sizeof *pairs);
+    for (int64_t k = 0; k < m->R; k++) pairs[k][0] = m->sequence[k], pairs[k][1] = m->row[k];
+    qsort(pairs, (size_t)m->R, sizeof *pairs, by_number);
+    while (i < m->R && by_number(pairs[i - 1], pairs[i]) != 0) i++;
+    const int64_t sequence = pairs[m3_min(i, m->R)][0], row = pairs[m3_min(i, m->R)][1];
+    free(pairs);
+    if (i >= m->R) return M3_OK;
+    return m3_fail(m->error, M3_BAD_INPUT, "%s: got row %" PRId64 " of sequence %" PRId64 " twice, expected it once",
+                   m3_safetensors_path(m->file), row, sequence);
+}
+
 static int place_rows(struct numbering *m)
 {
     struct seen *seen = calloc((size_t)m->layout->count, sizeof *seen);
@@ -330,6 +371,7 @@ static int place_rows(struct numbering *m)
     if (!status) status = set_sequences(m);
     if (!status) status = set_rows(m);
     if (!status) status = settle(seen, m);
+    if (!status) status = check_once(m);
     free(seen);
     return status;
 }
