@@ -9,6 +9,7 @@
 #include "cli/ranks.h"
 #include "model/files/origin.h"
 #include "oracle/error/profile.h"
+#include "oracle/judge/batch/steps.h"
 #include "oracle/map/map.h"
 #include "oracle/variants/follow.h"
 
@@ -132,6 +133,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
         const struct m3_map_files files = { names->candidate, names->map, &sizes, &c->batch.layout, &c->gaps };
         status = m3_map_open_files(&c->dump, &files, &c->mapped, error);
     }
+    if (!status) status = m3_steps_unroll(&c->dump, &c->batch, &c->mapped, error);
     if (!status && c->batch.is_several && names->end_layer != 0)
         status = m3_fail(error, M3_USAGE, "--layers: got it with a case of several sequences, expected one");
     if (!status) status = split(c, names->force, error);

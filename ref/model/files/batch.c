@@ -241,6 +241,31 @@ int m3_batch_read(struct m3_batch *batch, const char *path, const struct m3_conf
     return status;
 }
 
+int m3_batch_of_ids(struct m3_batch *batch, const int32_t *const *ids, const int64_t *lengths, int64_t count,
+                    struct m3_error *error)
+{
+    struct reading r = { .path = "sequences", .error = error };
+    int64_t T = 0;
+    for (int64_t b = 0; b < count; b++) T += lengths[b];
+    int64_t *values = malloc((size_t)T * sizeof *values + 1), *ends = calloc((size_t)count + 1, sizeof *ends);
+    *batch = (struct m3_batch){ .is_several = 1 };
+    int status = values && ends ? M3_OK : m3_fail_memory(error, "sequences", (size_t)T * sizeof *values);
+    for (int64_t b = 0; b < count && !status; b++) {
+        for (int64_t i = 0; i < lengths[b]; i++) values[ends[b] + i] = ids[b][i];
+        ends[b + 1] = ends[b] + lengths[b];
+    }
+    r.of[IDS] = (struct integers){ "input_ids", values, 1, { T } };
+    r.of[ENDS] = (struct integers){ "cu_seqlens", ends, 1, { count + 1 } };
+    if (!status) status = measure_packed(batch, &r);
+    for (int64_t b = 0; b < count && !status; b++)
+        status =
+            m3_case_from_values(&batch->cases[b], values_of(&r.of[IDS], &batch->layout, b), NULL, lengths[b], error);
+    if (!status) status = hash(batch, &r);
+    free(values);
+    free(ends);
+    return status;
+}
+
 int m3_batch_of_case(struct m3_batch *batch, struct m3_case *c, struct m3_error *error)
 {
     *batch = (struct m3_batch){ 0 };

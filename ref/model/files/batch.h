@@ -27,6 +27,9 @@ int m3_is_batch(const struct m3_safetensors *file);
 
 /* Reads a case of one sequence or of several. M3_BAD_INPUT names the tensor and the sequence. Free it in any case. */
 int m3_batch_read(struct m3_batch *batch, const char *path, const struct m3_config *config, struct m3_error *error);
+/* Of sequences without padding; ids [count] of lengths [count]. */
+int m3_batch_of_ids(struct m3_batch *batch, const int32_t *const *ids, const int64_t *lengths, int64_t count,
+                    struct m3_error *error);
 /* Takes over a case of one sequence, also on failure. */
 int m3_batch_of_case(struct m3_batch *batch, struct m3_case *c, struct m3_error *error);
 /* The layout and the cases of a file that m3ref run wrote, from its metadata. */

@@ -401,7 +401,8 @@ static int find_taps(struct work *w)
         const struct m3_tensor *t = m3_safetensors_at(w->foreign, i);
         enum m3_tap tap;
         int64_t layer;
-        const int is_number = strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0;
+        const int is_number =
+            strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0 || strcmp(t->name, "tokens") == 0;
         if (!is_number && (w->map->recipe_count > 0 || m3_tap_parse(t->name, &tap, &layer))) continue;
         if (strlen(t->name) >= M3_MAP_NAME || is_made(w, t->name)) continue;
         struct job *job = new_job(w);

@@ -17,6 +17,7 @@ enum said {
     SAID_COUNTS,            /* [n] the rows of each request */
     SAID_LENGTHS,           /* [n] the tokens of each request, with those of the cache */
     SAID_CACHED,            /* [n] the tokens of each request before these rows */
+    SAID_TOKENS,            /* [N] or [1,N] of which token a row is */
     SAID_SLOTS,             /* [N] where in the cache a row is put; negative: the row is padding */
     SAID_KINDS,
 };
@@ -47,6 +48,9 @@ static const struct {
     { "kv_lens", SAID_LENGTHS },
     { "num_computed_tokens", SAID_CACHED },
     { "extend_prefix_lens", SAID_CACHED },
+    { "tokens", SAID_TOKENS },
+    { "input_ids", SAID_TOKENS },
+    { "token_ids", SAID_TOKENS },
     { "slot_mapping", SAID_SLOTS },
     { "out_cache_loc", SAID_SLOTS },
     { "slots", SAID_SLOTS },
@@ -65,6 +69,7 @@ struct numbering {
     int64_t n, *starts;                 /* requests [n+1]; n 0: not known */
     int64_t *sequence, *row;            /* [R] */
     int is_part;                        /* of several files, which are put in order later */
+    int has_tokens;                     /* of each row: then it may be computed again, of another token */
     int are_given;                      /* the rows are m3ref's, which count from the first token of a sequence */
     struct m3_error *error;
 };
@@ -362,6 +367,24 @@ static int check_once(const struct numbering *m)
                    m3_safetensors_path(m->file), row, sequence);
 }
 
+/* Does the engine compute a row again, or of a request that the case does not have? Then rows are what it says, and
+ * m3_steps_unroll finds what was in its cache. */
+static int are_steps(const struct numbering *m)
+{
+    struct m3_error quiet = { 0 };
+    struct numbering silent = *m;
+    silent.error = &quiet;
+    int is_beyond = 0;
+    if (!m->has_tokens || !m->of[SAID_ROWS]) return 0;
+    for (int64_t i = 0; i < m->R && !is_beyond; i++) {
+        const int64_t b = m->sequence[i];
+        is_beyond = b >= m->layout->count || (b >= 0 && m->row[i] >= m->layout->lengths[b]);
+    }
+    is_beyond |= check_once(&silent) == M3_BAD_INPUT;
+    m3_error_free(&quiet);
+    return is_beyond;
+}
+
 static int place_rows(struct numbering *m)
 {
     struct seen *seen = calloc((size_t)m->layout->count, sizeof *seen);
@@ -370,8 +393,9 @@ static int place_rows(struct numbering *m)
     int status = seen && m->sequence && m->row ? M3_OK : m3_fail_memory(m->error, "rows", (size_t)m->R * 16);
     if (!status) status = set_sequences(m);
     if (!status) status = set_rows(m);
-    if (!status) status = settle(seen, m);
-    if (!status) status = check_once(m);
+    const int is_plain = !status && !are_steps(m);
+    if (is_plain) status = settle(seen, m);
+    if (!status && is_plain) status = check_once(m);
     free(seen);
     return status;
 }
@@ -390,12 +414,15 @@ static int are_all(const struct numbering *m)
 
 static int add_numbers(struct m3_safetensors *view, const struct numbering *m)
 {
-    const int several = m->layout->count > 1;
-    for (int k = several ? 0 : 1; k < 2; k++) {
+    static const char *const made[] = { "sequences", "rows", "tokens" };
+    int several = m->layout->count > 1;
+    for (int64_t i = 0; i < m->R; i++) several |= m->sequence[i] > 0;
+    for (int k = several ? 0 : 1; k < 2 + m->has_tokens; k++) {
         int32_t *numbers = m3_safetensors_memory(view, (uint64_t)m->R * sizeof *numbers, m->error);
         if (!numbers) return M3_INTERNAL;
-        for (int64_t i = 0; i < m->R; i++) numbers[i] = (int32_t)(k ? m->row[i] : m->sequence[i]);
-        const int status = m3_safetensors_add(view, k ? "rows" : "sequences", M3_I32, 1, &m->R, numbers, m->error);
+        for (int64_t i = 0; i < m->R; i++)
+            numbers[i] = (int32_t)(k == 0 ? m->sequence[i] : k == 1 ? m->row[i] : number(m, SAID_TOKENS, i));
+        const int status = m3_safetensors_add(view, made[k], M3_I32, 1, &m->R, numbers, m->error);
         if (status) return status;
     }
     return M3_OK;
@@ -408,7 +435,8 @@ static int make_view(struct m3_safetensors **view, const struct numbering *m, in
     for (int64_t i = 0; !status && i < m3_safetensors_count(m->file); i++) {
         const struct m3_tensor *t = m3_safetensors_at(m->file, i);
         int64_t shape[M3_MAX_RANK];
-        if (strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0) continue;
+        if (strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0 || strcmp(t->name, "tokens") == 0)
+            continue;
         memcpy(shape, t->shape, sizeof shape);
         for (int axis = 0; axis < t->rank && axis < 2; axis++) {
             if (axis == 1 && shape[0] != 1) break;
@@ -455,6 +483,7 @@ int m3_map_number(struct m3_safetensors **view, const struct m3_map *map, const 
     int status = find(&m);
     m.N = status ? -1 : count_numbers(&m);
     if (!status) status = find_requests(&m);
+    m.has_tokens = m.of[SAID_TOKENS] && m.of[SAID_TOKENS]->count == m.N;
     if (!status && m.N >= 0) status = find_padding(&m);
     if (!status && m.N >= 0) status = place_rows(&m);
     if (!status && m.N >= 0) {

@@ -19,10 +19,10 @@ def array_of(value):
 
 
 class Step:
-    """The rows of one forward pass. `rows` and `sequences`: [N] or [B,S]; a negative row is padding."""
+    """The rows of one forward pass. `rows`, `sequences` and `tokens`: [N] or [B,S]; a negative row is padding."""
 
-    def __init__(self, rows, sequences=None):
-        rows = np.asarray(to_array(rows))
+    def __init__(self, rows, sequences=None, tokens=None):
+        rows = np.asarray(to_array(rows) if not isinstance(rows, range) else rows)
         if rows.dtype.kind not in "iu" or rows.ndim not in (1, 2) or not rows.size:
             raise ValueError(f"rows: got {rows.dtype} {list(rows.shape)}, expected whole numbers [N] or [B,S]")
         if sequences is None:
@@ -37,12 +37,20 @@ class Step:
                              "as there are rows") from None
         self.shape, self.chosen = rows.shape, np.flatnonzero(rows.reshape(-1) >= 0)
         self.rows, self.sequences = rows.reshape(-1)[self.chosen], sequences.reshape(-1)[self.chosen]
-        self.seen = set()
+        self.seen, self.tokens = set(), None
+        if tokens is not None:
+            self.take_tokens(np.asarray(to_array(tokens)))
+
+    def take_tokens(self, tokens):
+        if tokens.size != int(np.prod(self.shape)) or tokens.dtype.kind not in "iu":
+            raise ValueError(f"tokens: got {tokens.dtype} {list(tokens.shape)}, expected whole numbers "
+                             f"{list(self.shape)}, as there are rows")
+        self.tokens = tokens.reshape(-1)[self.chosen]
 
     def in_order(self, array):
         """The array with one row for each of the step's, in front; None: it has other dimensions."""
         shape, N = self.shape, int(np.prod(self.shape))
-        if array.ndim > 1 and array.shape[0] == 1 and (len(shape) == 1 or shape[0] > 1):
+        if array.ndim > 1 and array.shape[0] == 1 and (N > 1 if len(shape) == 1 else shape[0] > 1):
             array = array.reshape(array.shape[1:])
         if len(shape) == 2 and array.ndim > 1 and array.shape[0] == shape[0]:
             where = [axis for axis in range(1, array.ndim) if array.shape[axis] == shape[1]]
@@ -66,7 +74,7 @@ class Capture:
             os.makedirs(self.path, exist_ok=True)
             self.path = os.path.join(self.path, f"rank.{rank}.safetensors")
         self.pieces, self.steps, self.declared, self.handles = {}, [], None, []
-        self.last = {}                          # of the last step, one row of each sequence
+        self.last, self.odd = {}, set()         # a row of each sequence; what had other numbers of rows
         self.spool = tempfile.TemporaryFile()
 
     # ---- hooks
@@ -100,15 +108,18 @@ class Capture:
         finally:
             self.spool.close()
 
-    def step(self, rows, sequences=None):
+    def step(self, rows, sequences=None, tokens=None):
         """Says which rows the next forward pass has."""
-        self.declared = Step(rows, sequences)
+        self.declared = Step(rows, sequences, tokens)
 
     def begin(self, module, inputs, keywords):
         """What a forward pass says of its rows itself, unless `step` said it."""
         step, self.declared = self.declared, None
         if step is None:
             step = self.step_of(inputs, keywords)
+        ids = next((a for a in map(array_of, [keywords.get("input_ids"), *inputs]) if a is not None), None)
+        if step.tokens is None and ids is not None and ids.dtype.kind in "iu" and ids.size == int(np.prod(step.shape)):
+            step.take_tokens(ids)
         self.steps.append(step)
 
     def step_of(self, inputs, keywords):
@@ -166,8 +177,9 @@ class Capture:
         step.seen.add(name)
         rows, count = step.in_order(array), len(set(step.sequences.tolist()))
         if rows is None and array.shape[:1] == (count,) and (array.ndim == 2 or array.shape[1:-1] == (1,)):
-            self.last[name] = np.array(array)   # a row of each sequence
+            self.last[name] = array.copy()
         elif rows is None:
+            self.odd.add(name)
             self.note(f"{name}: left out: got {list(array.shape)}, expected {int(np.prod(step.shape))} rows")
         else:
             self.keep(name, rows)
@@ -175,6 +187,8 @@ class Capture:
     def keep(self, name, rows):
         """To the disk: what was captured may be larger than memory."""
         pieces = self.pieces.setdefault(name, [])
+        if pieces and rows[0].size == np.prod(pieces[0][1], dtype=int):
+            rows = rows.reshape(len(rows), *pieces[0][1])       # a pass of one row has more dimensions of 1
         if pieces and (pieces[0][1] != rows.shape[1:] or pieces[0][0] != format_of(rows, name)):
             self.note(f"{name}: left out of a pass: got {list(rows.shape[1:])}, expected {list(pieces[0][1])}")
             return
@@ -191,12 +205,12 @@ class Capture:
         for name, pieces in self.pieces.items():
             if [p[2] for p in pieces] == list(range(len(self.steps))):
                 whole[name] = pieces
-            elif name in self.last and pieces[-1][2] == end and self.ends_all():
+            elif name in self.last and name not in self.odd and pieces[-1][2] == end and self.ends_all():
                 whole[name] = pieces[-1:]       # the last row of each sequence
             else:
                 self.note(f"{name}: left out: not in every pass")
         numbers = self.numbers()
-        numbers.update({name: array for name, array in self.last.items() if name not in whole})
+        numbers.update({name: array for name, array in self.last.items() if name not in {*whole, *self.odd}})
         write_whole(self.path, self.bytes_of(whole, numbers))
 
     def ends_all(self):
@@ -205,11 +219,14 @@ class Capture:
         return np.array_equal(self.steps[-1].sequences, every)
 
     def numbers(self):
-        """`rows`, and `sequences` unless there is but one."""
+        """`rows`, `sequences` unless there is but one, and `tokens` if they are known."""
         rows = np.concatenate([s.rows for s in self.steps]).astype(np.int32)
         sequences = np.concatenate([s.sequences for s in self.steps]).astype(np.int32)
         is_one = not sequences.any() and np.all(np.diff(rows) > 0)
-        return {"rows": rows} if is_one else {"rows": rows, "sequences": sequences}
+        numbers = {"rows": rows} if is_one else {"rows": rows, "sequences": sequences}
+        if all(s.tokens is not None for s in self.steps):
+            numbers["tokens"] = np.concatenate([s.tokens for s in self.steps]).astype(np.int32)
+        return numbers
 
     def bytes_of(self, whole, numbers):
         header, at = {"__metadata__": {"producer": "m3ref.capture"}}, 0
@@ -255,8 +272,8 @@ def capture(model, path, names=("*",), inputs=(), rank=None):
 
     names: patterns of modules whose results are kept, `NAME`, or `NAME.0`, `NAME.1` of a tuple. inputs: of modules whose
     first argument is kept, as `NAME.in`. rank: of this process, which writes `path/rank.R.safetensors`. A pass says with
-    `dump.step(rows, sequences)` which rows it computes, [N] or [B,S], counted from the first token of a sequence;
-    negative rows are padding. Without it the pass's own position_ids and attention_mask say so; with neither, rows
+    `dump.step(rows, sequences, tokens)` which rows it computes, [N] or [B,S], counted from the first token of a
+    sequence; negative rows are padding; tokens are the pass's own first argument by default. Without it the pass's own position_ids and attention_mask say so; with neither, rows
     follow those of the pass before. Tensors go to a temporary file as they are seen. The dump has the tensors' dtypes, rows in
     front, and the numbers of rows and sequences. `dump.notes` says what was left out."""
     return Capture(model, path, names, inputs, rank)

@@ -12,7 +12,7 @@ from ._library import Error, program
 from .model import ids_of, set_text
 from .tensors import file_of, load, numbers_of, write_whole
 
-NUMBERS = {"rows", "sequences"}
+NUMBERS = {"rows", "sequences", "tokens"}
 ROWS, LAYERS = 48, 3                            # that are compared
 SURE, LIKELY = 0.1, 0.6                         # relative errors in L2
 NUMBER = re.compile(r"(?<!\w)(\d+)(?=\.)")      # a last number is that of a part of a tuple

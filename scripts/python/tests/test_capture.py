@@ -82,6 +82,22 @@ def test_a_padded_batch_and_its_decode_steps(tmp_path):
     assert not m.before and not m.after
 
 
+def test_steps_of_one_row_have_the_same_form(tmp_path):
+    path, m = tmp_path / "d.safetensors", model()
+    flat = Module(lambda self, x: x.reshape(-1, x.shape[-1]))
+    m.l1.run, m.l1.children = lambda self, x: (m.flat(x), x), {}
+    m.flat = m.children["flat"] = flat
+    with m3ref.capture(m, path, names=["l0.heads", "flat"]) as dump:
+        for row in (0, 3):
+            count = 3 if row == 0 else 1
+            dump.step(rows=range(row, row + count), tokens=[5 + row] * count)
+            m(np.arange(row, row + count)[None])
+    got = m3ref.load(path)
+    assert got["flat"].shape == (4, 4) and got["l0.heads.0"].shape == (4, 2, 4) and not dump.notes
+    assert np.array_equal(got["l0.heads.0"][:, 0] + 1, got["flat"])
+    assert got["rows"].tolist() == [0, 1, 2, 3] and got["tokens"].tolist() == [5, 5, 5, 8]
+
+
 def test_rows_that_a_pass_names_itself(tmp_path):
     path, m = tmp_path / "d.safetensors", model()
     with m3ref.capture(m, path, names="embed") as dump:

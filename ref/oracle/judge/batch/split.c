@@ -22,7 +22,7 @@ struct splitting {
     const struct m3_layout *layout;
     const struct m3_safetensors *file;
     struct listed *listed;              /* [listed_count] by sequence, then row; NULL: the dump numbers none */
-    int64_t listed_count;
+    int64_t listed_count, held;         /* held: rows of the dump; a row that sequences share is listed for each */
     int last_alone;                     /* every tap holds the last rows alone */
     struct m3_error *notes, *error;
 };
@@ -77,11 +77,13 @@ static const struct m3_tensor *numbers(const struct m3_safetensors *file, const 
     return t;
 }
 
+/* `at`: where a dump that m3_steps_unroll has numbered holds each of them. */
 static int read_list(struct listed **list, int64_t *count, const struct m3_safetensors *file, struct m3_error *error)
 {
     int status = M3_OK;
     const struct m3_tensor *of = numbers(file, "sequences", &status, error);
     const struct m3_tensor *rows = numbers(file, "rows", &status, error);
+    const struct m3_tensor *at = m3_safetensors_find(file, M3_UNROLLED);
     const char *path = m3_safetensors_path(file);
     *list = NULL;
     *count = 0;
@@ -93,7 +95,8 @@ static int read_list(struct listed **list, int64_t *count, const struct m3_safet
     *list = calloc((size_t)rows->count + 1, sizeof **list);
     if (!*list) return m3_fail_memory(error, "rows", (size_t)rows->count * sizeof **list);
     *count = rows->count;
-    for (int64_t i = 0; i < *count; i++) (*list)[i] = (struct listed){ m3_id_at(of, i), m3_id_at(rows, i), i };
+    for (int64_t i = 0; i < *count; i++)
+        (*list)[i] = (struct listed){ m3_id_at(of, i), m3_id_at(rows, i), at ? m3_id_at(at, i) : i };
     return M3_OK;
 }
 
@@ -154,7 +157,7 @@ static void find_form(struct shaped *x, const struct splitting *s)
         if (fits_slots(l, shape[1], x->layer)) x->form = FORM_PADDED;
         else if (shape[1] == 1) x->form = FORM_LAST;
     } else if (rank == x->rank) {
-        if (s->listed && (shape[0] == s->listed_count || shape[0] == listed_in(s, x->layer))) x->form = FORM_LISTED;
+        if (s->listed && (shape[0] == s->held || shape[0] == listed_in(s, x->layer))) x->form = FORM_LISTED;
         else if (shape[0] == all_rows(l, x->layer)) x->form = FORM_PACKED;
         else if (shape[0] % l->count == 0 && l->slots && fits_slots(l, shape[0] / l->count, x->layer))
             x->form = FORM_PADDED, x->slots = shape[0] / l->count;
@@ -179,7 +182,7 @@ static int64_t rows_in(int64_t *at, const struct splitting *s, const struct shap
     const struct m3_layout *l = s->layout;
     int64_t n = 0, first = 0, rows = rows_of(l, b, x->layer), dropped = 0;
     for (int64_t i = 0; i < b; i++) first += rows_of(l, i, x->layer);
-    const int whole = x->t->shape[x->lead] == s->listed_count;
+    const int whole = x->t->shape[x->lead] == s->held;
     switch (x->form) {
     case FORM_LISTED:
         for (int64_t i = 0; i < s->listed_count; i++) {
@@ -319,7 +322,7 @@ static int check_forms(const struct splitting *s)
         if (!first) first = x.t;
     }
     if (!first) return M3_OK;
-    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], as its rows are numbered", s->listed_count);
+    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], as its rows are numbered", s->held);
     else if (l->slots == 0) snprintf(want, sizeof want, "packed [%" PRId64 ",..]", m3_layout_rows(l));
     else
         snprintf(want, sizeof want, "packed [%" PRId64 ",..] or padded [%" PRId64 ",%" PRId64 ",..]", m3_layout_rows(l),
@@ -341,6 +344,7 @@ static int add_tensor(struct m3_safetensors *part, const struct splitting *s, co
     char prefix[64];
     const int length = snprintf(prefix, sizeof prefix, "sequences.%" PRId64 ".", b);
     if (strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0) return M3_OK;
+    if (strcmp(t->name, M3_UNROLLED) == 0) return M3_OK;
     if (strncmp(t->name, "sequences.", 10) == 0) {
         if (strncmp(t->name, prefix, (size_t)length) != 0) return M3_OK;
         return m3_safetensors_add(part, t->name + length, t->dtype, t->rank, t->shape, t->data, s->error);
@@ -425,6 +429,7 @@ int m3_batch_split(struct m3_parts *parts, const struct m3_layout *layout, const
     parts->count = layout->count;
     int status = read_list(&s.listed, &s.listed_count, file, error);
     if (!status && s.listed) {
+        for (int64_t i = 0; i < s.listed_count; i++) s.held = m3_max(s.held, s.listed[i].at + 1);
         qsort(s.listed, (size_t)s.listed_count, sizeof *s.listed, by_sequence);
         status = check_list(&s);
     }

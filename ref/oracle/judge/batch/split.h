@@ -5,6 +5,9 @@
 
 #include "model/files/batch.h"
 
+/* A tensor of a dump that m3_steps_unroll has numbered: where it holds each row that `rows` lists. */
+#define M3_UNROLLED "unrolled"
+
 struct m3_parts {
     int64_t count;
     struct m3_safetensors **files;      /* [count], views of the dump, which must stay open longer */

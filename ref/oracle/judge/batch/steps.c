@@ -110,12 +110,23 @@ static int drop(struct finding_histories *f, int64_t request, int64_t row)
     return M3_OK;
 }
 
+/* The first token of a request shows whether dump and case number the requests alike. */
+static int check_first(const struct finding_histories *f, int64_t request, int64_t token)
+{
+    const struct m3_batch *all = f->requests;
+    if (request >= all->layout.count || token == all->cases[request].ids[0]) return M3_OK;
+    return m3_fail(f->error, M3_BAD_INPUT,
+                   "%s: request %" PRId64 " begins with token %" PRId64 ", expected %" PRId32 ", as in the case",
+                   f->rows->path, request, token, all->cases[request].ids[0]);
+}
+
 static int take(struct finding_histories *f, int64_t i)
 {
     const struct m3_step_rows *rows = f->rows;
     const int64_t request = rows->requests[i], row = rows->rows[i], token = rows->tokens[i];
     struct cached *c = &f->cached[request];
-    int status = M3_OK;
+    int status = row == 0 ? check_first(f, request, token) : M3_OK;
+    if (status) return status;
     if (row < c->length) status = drop(f, request, row);
     else if (row > c->length) status = fill(f, request, row);
     return status ? status : append(c, (int32_t)token, i, f->error);
@@ -134,18 +145,6 @@ static int fill_end(struct finding_histories *f, int64_t request)
         return M3_OK;
     while (!status && c->length < own->T) status = append(c, own->ids[c->length], -1, f->error);
     return status;
-}
-
-/* The first token of a request shows whether dump and case number the requests alike. */
-static int check_first(const struct finding_histories *f, int64_t request)
-{
-    const struct cached *c = &f->cached[request];
-    if (request >= f->requests->layout.count || c->length == 0) return M3_OK;
-    const int64_t expected = f->requests->cases[request].ids[0];
-    if (c->tokens[0] == expected) return M3_OK;
-    return m3_fail(f->error, M3_BAD_INPUT,
-                   "%s: request %" PRId64 " begins with token %" PRId32 ", expected %" PRId64 ", as in the case",
-                   f->rows->path, request, c->tokens[0], expected);
 }
 
 /* Requests are those of the case, or as many more as there are rows. */
@@ -183,8 +182,7 @@ int m3_histories_find(struct m3_histories *histories, const struct m3_step_rows 
         status = m3_fail_memory(error, "requests", (size_t)histories->requests * sizeof *f.cached);
     for (int64_t i = 0; i < rows->count && !status; i++) status = take(&f, i);
     for (int64_t r = 0; r < histories->requests && !status; r++) {
-        status = check_first(&f, r);
-        if (!status) status = fill_end(&f, r);
+        status = fill_end(&f, r);
         if (!status) status = keep(&f, &histories->all[r], r, 0);
     }
     for (int64_t r = 0; f.cached && r < histories->requests; r++) free(f.cached[r].tokens), free(f.cached[r].at);

@@ -5,6 +5,7 @@
 #ifndef M3_ORACLE_JUDGE_BATCH_STEPS_H
 #define M3_ORACLE_JUDGE_BATCH_STEPS_H
 
+#include "io/safetensors.h"
 #include "model/files/batch.h"
 
 /* The rows of a dump, in the order in which they were computed: [count]. */
@@ -34,5 +35,12 @@ struct m3_histories {
 int m3_histories_find(struct m3_histories *histories, const struct m3_step_rows *rows, const struct m3_batch *requests,
                       struct m3_error *error);
 void m3_histories_free(struct m3_histories *histories);
+
+/* A dump that says with `tokens` [N], beside `rows` and `sequences`, what each of its rows was computed from: numbers its
+ * rows by history, and makes the batch that of the histories. *dump becomes a view that keeps the dump open. Does nothing
+ * if it says no tokens, or if each row was computed once and only once. Notes say which sequence is which request.
+ * M3_BAD_INPUT, M3_INTERNAL. */
+int m3_steps_unroll(struct m3_safetensors **dump, struct m3_batch *batch, struct m3_error *notes,
+                    struct m3_error *error);
 
 #endif

@@ -1,0 +1,96 @@
+"""Dumps of an engine's steps (SPEC 7.19): drafts that are rejected, requests that are preempted, prefixes in the cache."""
+import json
+import subprocess
+
+import numpy as np
+import pytest
+
+import m3ref
+from test_model import TINY
+
+A = [5, 17, 3, 60, 2, 9, 41, 8, 12, 30, 7]
+B = [*A[:6], 44, 45, 46, 47]
+DRAFT = [*A[:9], 77, 78]                        # what request 0 had computed when its last two tokens were rejected
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {name: m3ref.run(TINY, ids) for name, ids in (("A", A), ("B", B), ("DRAFT", DRAFT))}
+
+
+# (run, request, first row, end): a prefill in two chunks, another request that finds six tokens in the cache, a draft of
+# three of which one is accepted, the right tokens, and all of request 0 again.
+STEPS = [("A", 0, 0, 5), ("A", 0, 5, 8), ("B", 1, 6, 10), ("DRAFT", 0, 8, 11), ("A", 0, 9, 11), ("A", 0, 0, 11)]
+
+
+def write(path, runs, steps, change=None, without=()):
+    """The dump of the steps, and the case."""
+    rows = [(name, request, row) for name, request, first, end in steps for row in range(first, end)]
+    taps = [tap for tap, a in runs["A"].items() if len(a) == len(A) and "block_scores" not in tap]
+    dump = {tap: np.stack([runs[name][tap][row] for name, _, row in rows]) for tap in taps}
+    ids = {"A": A, "B": B, "DRAFT": DRAFT}
+    dump |= {"rows": np.array([r[2] for r in rows], np.int32), "sequences": np.array([r[1] for r in rows], np.int32),
+             "tokens": np.array([ids[name][row] for name, _, row in rows], np.int32)}
+    if change:
+        change(dump)
+    m3ref.save(path / "d.safetensors", {name: a for name, a in dump.items() if name not in without})
+    m3ref.save(path / "case.safetensors", {"input_ids": np.array(A + B, np.int32),
+                                           "cu_seqlens": np.array([0, len(A), len(A) + len(B)], np.int32)})
+
+
+def judge(path, command="check"):
+    done = subprocess.run([m3ref.program(), command, TINY, path / "d.safetensors", "--case", path / "case.safetensors",
+                           "--json"], capture_output=True, text=True)
+    return done.returncode, done.stderr, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("command", ["check", "blame"])
+def test_right_steps_pass(runs, tmp_path, command):
+    write(tmp_path, runs, STEPS)
+    status, _, lines = judge(tmp_path, command)
+    assert status == 0 and lines[-1]["verdict"] == "pass" and lines[-1]["failed"] == 0
+    notes = " ".join(lines[-1]["notes"])
+    assert "sequence 2: request 0 as it was when its rows 0 to 10 were dropped" in notes
+    assert "sequence 3: request 0 as it was when its rows 9 to 10 were dropped" in notes or "rows 9 to 10" in notes
+    attn = next(line for line in lines if line.get("tap") == "layers.3.attn")
+    assert attn["not_judged"] == 0 and attn["rows"] >= 28
+
+
+# Which row of the dump is wrong, and what is said of it: rows of drafts and those that are computed again count too.
+@pytest.mark.parametrize("at,place", [(13, "row 9"), (12, "row 8"), (16, "row 10"), (20, "row 3"), (10, "sequence 1, row 8")])
+def test_a_wrong_row_is_named(runs, tmp_path, at, place):
+    def change(dump):
+        dump["layers.2.attn"][at] *= 0.9
+    write(tmp_path, runs, STEPS, change)
+    status, _, lines = judge(tmp_path)
+    assert status == 1 and lines[-1]["culprit"] == "layers.2.attn" and place in lines[-1]["sentence"]
+
+
+def test_a_stale_key_after_a_rejected_draft(runs, tmp_path):
+    """The key of the rejected token stays: rows after it attend to it."""
+    def change(dump):
+        dump["layers.1.k_rope"][14] = dump["layers.1.k_rope"][12]
+    write(tmp_path, runs, STEPS[:5], change)
+    status, _, lines = judge(tmp_path)
+    assert status == 1 and lines[-1]["culprit"] == "layers.1.k_rope"
+
+
+def test_steps_without_tokens_are_refused(runs, tmp_path):
+    write(tmp_path, runs, STEPS, without=("tokens",))
+    status, errors, _ = judge(tmp_path)
+    assert status == 65 and "twice, expected it once" in errors and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("name,at,value,says", [
+    ("tokens", 0, 6, "request 0 begins with token 6, expected 5, as in the case"),
+    ("tokens", 3, -4, "got token -4, expected an id of the vocabulary"),
+    ("sequences", 3, 7, "got no row of request"),
+    ("rows", 3, 500, "got row 500 of request 0 after row 2, expected the tokens between them in the case")])
+def test_bad_steps(runs, tmp_path, name, at, value, says):
+    def change(dump):
+        dump[name][at] = value
+        if name == "sequences":
+            dump["rows"][at] = 0
+    write(tmp_path, runs, STEPS, change)
+    status, errors, _ = judge(tmp_path)
+    assert status == 65 and says in errors and errors.count("\n") == 1, errors
