@@ -319,6 +319,24 @@ static int read_taps(struct reading *r, json_t *taps)
     return M3_OK;
 }
 
+/* Two entries for one tap: "layers.{l}.mlp" and "layers.0.mlp". The order of a file does not say which counts; what
+ * stands before a base does. */
+static int check_clashes(struct reading *r, const json_t *taps)
+{
+    const char *tap, *other;
+    json_t *value, *unused;
+    json_object_foreach((json_t *)(uintptr_t)taps, tap, value) if (strchr(tap, '{'))
+        json_object_foreach((json_t *)(uintptr_t)taps, other, unused)
+    {
+        int64_t number = -1, part = -1;
+        r->tap = other;
+        if (!strchr(other, '{') && m3_map_name_fits(tap, other, &number, &part))
+            return refuse(r, "taps", tap, "one entry for this tap");
+    }
+    r->tap = NULL;
+    return M3_OK;
+}
+
 static int read_prefixes(const struct reading *r, const json_t *prefixes)
 {
     r->map->prefixes[r->map->prefix_count++] = "";
@@ -498,6 +516,7 @@ static int read_map(struct m3_map *map, struct m3_error *error)
     if (!status) status = read_rules(&r, json_object_get(map->json, "rules"));
     if (status || (map->files != M3_FILES_NONE && !json_object_get(map->json, "taps"))) return status;
     status = read_taps(&r, json_object_get(map->json, "taps"));
+    if (!status && !json_object_get(map->json, "base")) status = check_clashes(&r, json_object_get(map->json, "taps"));
     map->names_b = !status && names_b(map);
     return status;
 }
