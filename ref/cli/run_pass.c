@@ -133,6 +133,7 @@ static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const s
         status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
                                     line, error);
     if (!status && a->profile) status = make_rows(out, a, model, c, request->semantics, line, error);
+    if (!status && a->bounds && !a->companions) status = m3_writer_seal(m3_dump_writer(out->dump), error);
     if (!status) status = m3_dump_begin(out->dump, error);
     if (!status && out->companions) status = m3_companions_begin(out->companions, error);
     if (!status && out->rows) status = m3_rows_beside_write(out->rows, error);

@@ -78,7 +78,7 @@ int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model,
         status = run_sequence(&each, &p, a, model, batch, b, semantics, logits, line, error);
     }
     if (!status && a->companions) status = m3_batch_join(a->companions, batch, each.companions, 0, error);
-    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, 0, error);
+    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, a->bounds && !a->companions, error);
     close_each(&each, count);
     if (status) return status;
     snprintf(what, sizeof what, "%" PRId64 " sequences, %" PRId64 " tokens", count, tokens);

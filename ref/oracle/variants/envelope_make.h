@@ -22,6 +22,7 @@ struct m3_envelope_plan {
     int threads;
     int64_t runs;                       /* 0: nothing but rows */
     int64_t row_runs;                   /* for judging rows (honest_rows.h); 0: none, otherwise >= 2 */
+    int rows_are_spare; /* a truth that another command made may lack them */
     const struct m3_safetensors *follow; /* the runs go on from this dump's layer outputs (follow.h); or NULL */
     struct m3_safetensors **truth; /* receives the double engine's taps, which the caller closes; or NULL */
     uint64_t seed; /* the same seed gives the same bytes, whatever the number of threads */

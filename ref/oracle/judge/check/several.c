@@ -22,7 +22,8 @@ static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const
     if (status || !exists) return status;
     status = m3_safetensors_open(kept, plan->truth, error);
     const char *command = status ? NULL : m3_safetensors_metadata(*kept, "command");
-    if (!status && (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
+    if (!status && !m3_truth_is_of_run(*kept) &&
+        (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
                          plan->truth);
     int several = !status && m3_is_dump_of_several(*kept);
@@ -31,6 +32,9 @@ static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const
     layout.by_slot = batch->layout.by_slot;
     if (!status && several && layout.count == batch->layout.count)
         status = m3_batch_split(parts, &layout, NULL, *kept, notes, error);
+    if (!status && parts->count == 0 && m3_truth_is_of_run(*kept))
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: got another case, which m3ref run wrote, expected the truth of this check", plan->truth);
     m3_layout_free(&layout);
     return status;
 }
@@ -69,7 +73,8 @@ static int check_each(struct m3_check *check, const struct m3_check_plan *plan, 
         reused += check->parts[b].truth.reused;
     }
     check->truth.reused = reused == parts->count;
-    return status || !plan->truth || check->truth.reused ? status : keep(check, plan, batch, error);
+    const int is_of_run = kept->count > 0 && m3_truth_is_of_run(kept->files[0]);
+    return status || !plan->truth || check->truth.reused || is_of_run ? status : keep(check, plan, batch, error);
 }
 
 /* ---- one verdict */

@@ -69,12 +69,18 @@ static int has_model(int *same, const struct m3_safetensors *file, const struct 
     return status;
 }
 
+int m3_truth_is_of_run(const struct m3_safetensors *file)
+{
+    const char *command = m3_safetensors_metadata(file, "command");
+    return command && strncmp(command, "m3ref run ", strlen("m3ref run ")) == 0 && m3_companions_in(file);
+}
+
 int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_error why = { 0 };
     int status = m3_safetensors_check_seal(file, &why);
     *whole = !status;
-    if (status == M3_BAD_INPUT) {
+    if (status == M3_BAD_INPUT && !m3_truth_is_of_run(file)) {
         m3_add_notes(notes, &why);
         status = M3_OK;
     } else if (status) {
@@ -84,12 +90,56 @@ int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3
     return status;
 }
 
+/* ---- truths that `run --precision f64 --bounds` wrote */
+
+/* Options with which a run in double is that of the whole case all the same. */
+static int is_of_whole_case(const char *command)
+{
+    static const char *const options[] = { "--case",      "--ids",    "--prompt",     "--chat",     "--image",
+                                           "--video",     "--dump",   "--bounds",     "--profile",  "--runs",
+                                           "--precision", "--linear", "--threads",    "--progress", "--set",
+                                           "--resume",    "--top",    "--allow-long", "--cache-out" };
+    for (const char *at = command; (at = strstr(at, " --")) != NULL;) {
+        const size_t length = strcspn(++at, " =");
+        int known = 0;
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+            known |= strlen(options[i]) == length && strncmp(at, options[i], length) == 0;
+        if (!known) return 0;
+    }
+    return 1;
+}
+
+/* Such a file is the user's: it is used or refused, never replaced. *fits 0: it lacks the plan's honest implementations. */
+static int run_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
+                    struct m3_error *error)
+{
+    const char *differs = NULL;
+    const int has_rows = m3_safetensors_metadata(file, "row_profile_sha256") != NULL;
+    int same = 0, status = compare_reading(&same, file, plan->semantics, error);
+    if (!is_of_whole_case(m3_safetensors_metadata(file, "command")) || !states(file, "precision", "f64"))
+        differs = "a run that is not of the whole case in double";
+    else if (plan->end_layer > 0 || plan->hidden) differs = "a run of all layers";
+    else if (!states(file, "case_sha256", plan->c->sha256)) differs = "another case";
+    else if (!same) differs = "another reading";
+    if (!status && !differs) {
+        status = has_model(&same, file, plan->model, error);
+        if (!same) differs = "another model or arithmetic";
+    }
+    if (!status && differs)
+        return m3_fail(error, M3_BAD_INPUT, "%s: got %s, which m3ref run wrote, expected the truth of this check",
+                       m3_safetensors_path(file), differs);
+    *fits = plan->row_runs == 0 || states(file, "row_profile_sha256", m3_profile_sha256(plan->profile)) ||
+            (plan->rows_are_spare && !has_rows);
+    return status;
+}
+
 int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
                   struct m3_error *error)
 {
     const char *path = m3_safetensors_path(file);
     const char *command = m3_safetensors_metadata(file, "command");
     *fits = 0;
+    if (m3_truth_is_of_run(file)) return run_fits(fits, file, plan, error);
     if (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0 || !m3_companions_in(file))
         return m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
                        path);
@@ -190,7 +240,13 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
         if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);
         if (!status && truth->reused) status = m3_truth_check_seal(&truth->reused, truth->file, notes, error);
         if (status || truth->reused) return status;
+        const int is_of_run = m3_truth_is_of_run(truth->file);
         m3_truth_close(truth);
+        if (is_of_run) {
+            m3_fail(notes, M3_OK,
+                    "%s: has no runs in float of this profile, so that the truth is made again, beside it", path);
+            return make_nameless(truth, plan, pass, error);
+        }
         status = m3_reading_forget(path, error);
         if (status) return status;
         m3_fail(notes, M3_OK,
