@@ -18,6 +18,8 @@ struct m3_dump {
         int64_t index;                      /* in the file */
     } *biases;                              /* [bias_count], stored with moe.experts */
     int64_t bias_count;
+    const void *hidden;                     /* [T,H] what the first layer is given, if it is a tap of the dump */
+    int64_t hidden_at;                      /* in the file */
     int additive;                           /* mtp_join: two taps fewer */
     enum m3_dtype dtype;
 };
@@ -147,6 +149,15 @@ static int write_row_numbers(struct m3_dump *d, struct m3_error *error)
     return status;
 }
 
+/* A part of the layers is judged from what its first layer was given. */
+static int declare_hidden(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
+{
+    if (!r->hidden || r->first_layer == 0 || !m3_dump_wants(d, M3_TAP_OUT, r->first_layer - 1)) return M3_OK;
+    d->hidden = r->hidden;
+    d->hidden_at = m3_writer_declared(d->writer);
+    return declare(d, M3_TAP_OUT, r->first_layer - 1, error);
+}
+
 /* Declares every tap of the run, in execution order. */
 static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
 {
@@ -157,6 +168,7 @@ static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_
     if (!status && sees) status = declare_part(d, M3_WHERE_AFTER_VISION_LAYERS, -1, error);
 
     if (!status && from_start) status = declare_part(d, M3_WHERE_BEFORE_LAYERS, -1, error);
+    if (!status) status = declare_hidden(d, r, error);
     for (int64_t l = r->first_layer; !status && l < r->end_layer; l++) status = declare_layer(d, l, error);
     if (status || r->end_layer < d->config->layers) return status;
     status = declare_part(d, M3_WHERE_AFTER_LAYERS, -1, error);
@@ -227,6 +239,9 @@ int m3_dump_begin(struct m3_dump *d, struct m3_error *error)
     int status = m3_writer_begin(d->writer, error);
     if (!status && d->p0 > 0) status = write_row_numbers(d, error);
     for (int64_t i = 0; !status && i < d->bias_count; i++) status = write_bias(d, &d->biases[i], error);
+    if (!status && d->hidden)
+        status = m3_writer_append(d->writer, d->hidden_at, d->hidden,
+                                  (uint64_t)(d->T * d->config->H) * m3_dtype_bytes(d->dtype), error);
     return status;
 }
 
