@@ -116,7 +116,7 @@ int m3_map_name_write(char *name, size_t size, const char *prefix, const char *p
 
 struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data);
 void m3_array_free(struct m3_array *array);
-void m3_array_drop_first(struct m3_array *array);           /* its first axis, of size 1 */
+void m3_array_drop_first(struct m3_array *array); /* its first axis, of size 1 */
 int64_t m3_array_count(const struct m3_array *array);
 /* Makes the array row-major without gaps; copies if necessary. M3_INTERNAL: out of memory. */
 int m3_array_pack(struct m3_array *array);
