@@ -129,6 +129,7 @@ int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struc
     *dump = (struct m3_side){ .file = file };
     int status = check_format(file, error);
     if (!status) status = find_rows(&dump->rows, file, "rows", error);
+    if (!status) status = find_rows(&dump->cache_rows, file, M3_CACHE_ROWS, error);
     return status ? status : find_rows(&dump->vision_rows, file, "vision.rows", error);
 }
 
@@ -146,8 +147,11 @@ static int ends_before(int64_t count, const struct m3_tensor *other_rows)
     return other_rows->count > 0 && m3_id_at(other_rows, other_rows->count - 1) >= count;
 }
 
+int m3_is_cached(int tap) { return tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE; }
+
 const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap)
 {
+    if (side->cache_rows && m3_is_cached(tap)) return side->cache_rows;
     switch (m3_tap_table[tap].shape[0]) {
     case 'T': return side->rows;
     case 'P': return side->vision_rows;

@@ -17,6 +17,8 @@ struct m3_side {
     const struct m3_safetensors *file;
     /* I32 [R], strictly ascending from 0 or more: the rows of taps [T,...] and of taps [P,...]; NULL: all rows. */
     const struct m3_tensor *rows, *vision_rows;
+    /* The same of keys, values and index keys, if the dump holds the cache that its rows read. */
+    const struct m3_tensor *cache_rows;
 };
 
 /* One tap of both dumps. */
@@ -44,6 +46,10 @@ struct m3_row_walk {
 /* Returns M3_BAD_INPUT if the file is not a dump, or `rows` or `vision.rows` is malformed. */
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
+#define M3_CACHE_ROWS "cache.rows"
+#define M3_CACHE_SEQUENCES "cache.sequences"
+/* Is it what a cache holds: keys and values as attention reads them, or index keys? */
+int m3_is_cached(int tap);
 /* The numbers of a tap's rows; NULL: all rows. */
 const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap);
 int64_t m3_row_number(const struct m3_tensor *rows, int64_t index);         /* rows NULL: the index itself */

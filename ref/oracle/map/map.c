@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "io/temporary.h"
+#include "oracle/judge/align.h"
 #include "oracle/map/private/map.h"
 
 enum { NAMES_IN_A_NOTE = 8 };
@@ -392,6 +393,14 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
     return status;
 }
 
+static int is_of_rows(const char *name)
+{
+    static const char *const names[] = { "rows", "sequences", "tokens", M3_CACHE_ROWS, M3_CACHE_SEQUENCES };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return 1;
+    return 0;
+}
+
 /* Numbers of rows, which are those of any map, and if the map has no recipes all tensors that are named after taps. */
 static int find_taps(struct work *w)
 {
@@ -401,8 +410,7 @@ static int find_taps(struct work *w)
         const struct m3_tensor *t = m3_safetensors_at(w->foreign, i);
         enum m3_tap tap;
         int64_t layer;
-        const int is_number =
-            strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0 || strcmp(t->name, "tokens") == 0;
+        const int is_number = is_of_rows(t->name);
         if (!is_number && (w->map->recipe_count > 0 || m3_tap_parse(t->name, &tap, &layer))) continue;
         if (strlen(t->name) >= M3_MAP_NAME || is_made(w, t->name)) continue;
         struct job *job = new_job(w);

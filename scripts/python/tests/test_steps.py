@@ -94,3 +94,68 @@ def test_bad_steps(runs, tmp_path, name, at, value, says):
     write(tmp_path, runs, STEPS, change)
     status, errors, _ = judge(tmp_path)
     assert status == 65 and says in errors and errors.count("\n") == 1, errors
+
+
+# ---- a machine that decodes, and the cache that it was given
+
+def is_cached(tap):
+    return tap.endswith((".k_rope", ".v_proj"))
+
+
+def write_decoded(path, runs, change=None, names=lambda tap: tap):
+    """The last two rows of A and the last row of B, with the whole cache of both."""
+    rows, places = [("A", 0, 9), ("A", 0, 10), ("B", 1, 9)], [("A", 0, i) for i in range(11)] + [("B", 1, i) for i in
+                                                                                                range(10)]
+    dump = {}
+    for tap, a in runs["A"].items():
+        if len(a) == len(A) and "block_scores" not in tap:
+            dump[tap] = np.stack([runs[name][tap][row] for name, _, row in (places if is_cached(tap) else rows)])
+    for prefix, numbers in ("", rows), ("cache.", places):
+        dump[f"{prefix}rows"] = np.array([n[2] for n in numbers], np.int32)
+        dump[f"{prefix}sequences"] = np.array([n[1] for n in numbers], np.int32)
+    if change:
+        change(dump)
+    m3ref.save(path / "d.safetensors", {names(name): a for name, a in dump.items()})
+    m3ref.save(path / "case.safetensors", {"input_ids": np.array(A + B, np.int32),
+                                           "cu_seqlens": np.array([0, len(A), len(A) + len(B)], np.int32)})
+
+
+def test_decoding_from_a_given_cache(runs, tmp_path):
+    write_decoded(tmp_path, runs)
+    status, _, lines = judge(tmp_path)
+    assert status == 0 and lines[-1]["verdict"] == "pass"
+    attn = next(line for line in lines if line.get("tap") == "layers.4.attn")
+    assert attn["rows"] == 3 and attn["judged_by"] is None
+
+
+def test_a_cache_under_a_map(runs, tmp_path):
+    write_decoded(tmp_path, runs, names=lambda tap: tap if "rows" in tap or "sequences" in tap else f"my.{tap}")
+    taps = {f"layers.{{l}}.{t}": {"from": f"my.layers.{{l}}.{t}"} for t in ("k_rope", "v_proj", "q_rope", "attn")}
+    (tmp_path / "map.json").write_text(json.dumps({"name": "mine", "taps": taps}))
+    done = subprocess.run([m3ref.program(), "check", TINY, tmp_path / "d.safetensors", "--case",
+                           tmp_path / "case.safetensors", "--map", tmp_path / "map.json", "--json"],
+                          capture_output=True, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert next(line for line in lines if line.get("tap") == "layers.0.attn")["verdict"] == "pass", done
+
+
+@pytest.mark.parametrize("tap", ["layers.2.index.k_rope", "layers.1.k_rope", "layers.1.v_proj"])
+def test_places_that_were_not_transferred(runs, tmp_path, tap):
+    """The rows that a machine computed itself are right, what it was given is not."""
+    def change(dump):
+        dump[tap][:9] = 0
+    write_decoded(tmp_path, runs, change)
+    status, _, lines = judge(tmp_path)
+    assert status == 1 and lines[-1]["culprit"] == tap and "zeros" in lines[-1]["sentence"]
+
+
+@pytest.mark.parametrize("name,at,value,says", [
+    ("cache.sequences", 0, 5, "cache.sequences[0]: got 5, expected 0 to 1"),
+    ("cache.rows", 0, 1, "cache.rows: got row 1 of sequence 0 twice"),
+    ("cache.rows", 0, 11, "cache.rows[0]: got 11, expected 0 to 10")])
+def test_bad_numbers_of_a_cache(runs, tmp_path, name, at, value, says):
+    def change(dump):
+        dump[name][at] = value
+    write_decoded(tmp_path, runs, change)
+    status, errors, _ = judge(tmp_path)
+    assert status == 65 and says in errors, errors

@@ -255,9 +255,9 @@ TEST(long_sequence)
     static const char *const ids[] = {
         "norm.qk_full_vector", "rope.after_norm_swap", "rope.full",         "attn.block_noncausal", "select.order",
         "select.mean_heads",   "router.softmax",       "act.swap",          "select.layer_reuse",   "cache.one_late",
-        "cache.index_late",    "cache.overwritten",    "cache.stale_value", "cache.blind_step",     "cache.step_list",
-        "cache.prefix_part",   "attn.no_own_key",      "attn.next_key",     "rope.position",        "norm.half_head",
-        "moe.capacity"
+        "cache.index_late",    "cache.index_lost",     "cache.overwritten", "cache.stale_value",    "cache.blind_step",
+        "cache.step_list",     "cache.prefix_part",    "attn.no_own_key",   "attn.next_key",        "rope.position",
+        "norm.half_head",      "moe.capacity"
     };
     enum { T = 300 };
     int64_t tokens[T];

@@ -18,11 +18,17 @@ struct listed {
     int64_t sequence, row, at;
 };
 
+/* The rows that the dump numbers, by sequence, then row. */
+struct list {
+    struct listed *all; /* [count]; NULL: it numbers none */
+    int64_t count, held; /* held: rows of the dump; a row that sequences share is listed for each */
+    const char *of, *rows; /* the tensors */
+};
+
 struct splitting {
     const struct m3_layout *layout;
     const struct m3_safetensors *file;
-    struct listed *listed;              /* [listed_count] by sequence, then row; NULL: the dump numbers none */
-    int64_t listed_count, held;         /* held: rows of the dump; a row that sequences share is listed for each */
+    struct list listed, cached;         /* cached: of keys, values and index keys, if they have others */
     int last_alone;                     /* every tap holds the last rows alone */
     struct m3_error *notes, *error;
 };
@@ -78,58 +84,59 @@ static const struct m3_tensor *numbers(const struct m3_safetensors *file, const 
 }
 
 /* `at`: where a dump that m3_steps_unroll has numbered holds each of them. */
-static int read_list(struct listed **list, int64_t *count, const struct m3_safetensors *file, struct m3_error *error)
+static int read_list(struct list *list, const struct m3_safetensors *file, struct m3_error *error)
 {
     int status = M3_OK;
-    const struct m3_tensor *of = numbers(file, "sequences", &status, error);
-    const struct m3_tensor *rows = numbers(file, "rows", &status, error);
+    const struct m3_tensor *of = numbers(file, list->of, &status, error);
+    const struct m3_tensor *rows = numbers(file, list->rows, &status, error);
     const struct m3_tensor *at = m3_safetensors_find(file, M3_UNROLLED);
-    const char *path = m3_safetensors_path(file);
-    *list = NULL;
-    *count = 0;
     if (status || (!of && !rows)) return status;
     if (!of || !rows || of->count != rows->count)
-        return m3_fail(error, M3_BAD_INPUT,
-                       "%s: got %" PRId64 " `sequences` and %" PRId64 " `rows`, expected as many of both", path,
-                       of ? of->count : 0, rows ? rows->count : 0);
-    *list = calloc((size_t)rows->count + 1, sizeof **list);
-    if (!*list) return m3_fail_memory(error, "rows", (size_t)rows->count * sizeof **list);
-    *count = rows->count;
-    for (int64_t i = 0; i < *count; i++)
-        (*list)[i] = (struct listed){ m3_id_at(of, i), m3_id_at(rows, i), at ? m3_id_at(at, i) : i };
+        return m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " `%s` and %" PRId64 " `%s`, expected as many of both",
+                       m3_safetensors_path(file), of ? of->count : 0, list->of, rows ? rows->count : 0, list->rows);
+    list->all = calloc((size_t)rows->count + 1, sizeof *list->all);
+    if (!list->all) return m3_fail_memory(error, list->rows, (size_t)rows->count * sizeof *list->all);
+    list->count = rows->count;
+    if (strcmp(list->rows, "rows") != 0) at = NULL;
+    for (int64_t i = 0; i < list->count; i++)
+        list->all[i] = (struct listed){ m3_id_at(of, i), m3_id_at(rows, i), at ? m3_id_at(at, i) : i };
     return M3_OK;
 }
 
-static int check_list(const struct splitting *s)
+static int check_list(const struct splitting *s, const struct list *list)
 {
     const struct m3_layout *l = s->layout;
     const char *path = m3_safetensors_path(s->file);
-    for (int64_t i = 0; i < s->listed_count; i++) {
-        const struct listed *x = &s->listed[i];
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct listed *x = &list->all[i];
         if (x->sequence < 0 || x->sequence >= l->count)
             return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: sequences[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64
-                           ": a row of no sequence",
-                           path, x->at, x->sequence, l->count - 1);
+                           "%s: %s[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64 ": a row of no sequence",
+                           path, list->of, x->at, x->sequence, l->count - 1);
         if (x->row < 0 || x->row >= l->lengths[x->sequence])
             return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: rows[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64 ", the rows of sequence "
+                           "%s: %s[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64 ", the rows of sequence "
                            "%" PRId64,
-                           path, x->at, x->row, l->lengths[x->sequence] - 1, x->sequence);
+                           path, list->rows, x->at, x->row, l->lengths[x->sequence] - 1, x->sequence);
         if (i > 0 && by_sequence(x, x - 1) == 0)
             return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: rows: got row %" PRId64 " of sequence %" PRId64 " twice, expected it once", path,
-                           x->row, x->sequence);
+                           "%s: %s: got row %" PRId64 " of sequence %" PRId64 " twice, expected it once", path,
+                           list->rows, x->row, x->sequence);
     }
     return M3_OK;
 }
 
+static const struct list *list_of(const struct splitting *s, enum m3_tap tap)
+{
+    return s->cached.all && m3_is_cached(tap) ? &s->cached : &s->listed;
+}
+
 /* The listed rows that a tap of this layer has. */
-static int64_t listed_in(const struct splitting *s, int64_t layer)
+static int64_t listed_in(const struct splitting *s, const struct list *list, int64_t layer)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < s->listed_count; i++)
-        count += s->listed[i].row < rows_of(s->layout, s->listed[i].sequence, layer);
+    for (int64_t i = 0; i < list->count; i++)
+        count += list->all[i].row < rows_of(s->layout, list->all[i].sequence, layer);
     return count;
 }
 
@@ -146,6 +153,7 @@ static void find_form(struct shaped *x, const struct splitting *s)
 {
     const struct m3_layout *l = s->layout;
     const struct m3_tensor *t = x->t;
+    const struct list *list = list_of(s, x->tap);
     x->form = FORM_OTHER;
     x->lead = 0;
     while (t->rank - x->lead > x->rank && t->shape[x->lead] == 1) x->lead++;
@@ -157,7 +165,7 @@ static void find_form(struct shaped *x, const struct splitting *s)
         if (fits_slots(l, shape[1], x->layer)) x->form = FORM_PADDED;
         else if (shape[1] == 1) x->form = FORM_LAST;
     } else if (rank == x->rank) {
-        if (s->listed && (shape[0] == s->held || shape[0] == listed_in(s, x->layer))) x->form = FORM_LISTED;
+        if (list->all && (shape[0] == list->held || shape[0] == listed_in(s, list, x->layer))) x->form = FORM_LISTED;
         else if (shape[0] == all_rows(l, x->layer)) x->form = FORM_PACKED;
         else if (shape[0] % l->count == 0 && l->slots && fits_slots(l, shape[0] / l->count, x->layer))
             x->form = FORM_PADDED, x->slots = shape[0] / l->count;
@@ -182,14 +190,15 @@ static int64_t rows_in(int64_t *at, const struct splitting *s, const struct shap
     const struct m3_layout *l = s->layout;
     int64_t n = 0, first = 0, rows = rows_of(l, b, x->layer), dropped = 0;
     for (int64_t i = 0; i < b; i++) first += rows_of(l, i, x->layer);
-    const int whole = x->t->shape[x->lead] == s->held;
+    const struct list *list = list_of(s, x->tap);
+    const int whole = x->t->shape[x->lead] == list->held;
     switch (x->form) {
     case FORM_LISTED:
-        for (int64_t i = 0; i < s->listed_count; i++) {
-            const struct listed *row = &s->listed[i];
+        for (int64_t i = 0; i < list->count; i++) {
+            const struct listed *row = &list->all[i];
             if (row->sequence != b || row->row >= rows) continue;
-            for (int64_t k = dropped = 0; !whole && k < s->listed_count; k++)
-                dropped += s->listed[k].at < row->at && s->listed[k].row >= rows_of(l, s->listed[k].sequence, x->layer);
+            for (int64_t k = dropped = 0; !whole && k < list->count; k++)
+                dropped += list->all[k].at < row->at && list->all[k].row >= rows_of(l, list->all[k].sequence, x->layer);
             at[n++] = row->at - dropped;
         }
         return n;
@@ -318,11 +327,11 @@ static int check_forms(const struct splitting *s)
         struct shaped x;
         if (!shape_of(&x, m3_safetensors_at(s->file, i), s)) continue;
         if (x.form == FORM_LISTED || x.form == FORM_LAST) return M3_OK;
-        if (x.form != FORM_OTHER && !s->listed) return M3_OK;
+        if (x.form != FORM_OTHER && !s->listed.all) return M3_OK;
         if (!first) first = x.t;
     }
     if (!first) return M3_OK;
-    if (s->listed) snprintf(want, sizeof want, "[%" PRId64 ",..], as its rows are numbered", s->held);
+    if (s->listed.all) snprintf(want, sizeof want, "[%" PRId64 ",..], as its rows are numbered", s->listed.held);
     else if (l->slots == 0) snprintf(want, sizeof want, "packed [%" PRId64 ",..]", m3_layout_rows(l));
     else
         snprintf(want, sizeof want, "packed [%" PRId64 ",..] or padded [%" PRId64 ",%" PRId64 ",..]", m3_layout_rows(l),
@@ -343,8 +352,9 @@ static int add_tensor(struct m3_safetensors *part, const struct splitting *s, co
     struct shaped x;
     char prefix[64];
     const int length = snprintf(prefix, sizeof prefix, "sequences.%" PRId64 ".", b);
-    if (strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0) return M3_OK;
-    if (strcmp(t->name, M3_UNROLLED) == 0) return M3_OK;
+    static const char *const numbers[] = { "rows", "sequences", M3_UNROLLED, M3_CACHE_ROWS, M3_CACHE_SEQUENCES };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(t->name, numbers[i]) == 0) return M3_OK;
     if (strncmp(t->name, "sequences.", 10) == 0) {
         if (strncmp(t->name, prefix, (size_t)length) != 0) return M3_OK;
         return m3_safetensors_add(part, t->name + length, t->dtype, t->rank, t->shape, t->data, s->error);
@@ -362,19 +372,19 @@ static int add_tensor(struct m3_safetensors *part, const struct splitting *s, co
 }
 
 /* The numbers of the rows, if the part does not hold all. */
-static int add_numbers(struct m3_safetensors *part, const struct splitting *s, int64_t b)
+static int add_numbers(struct m3_safetensors *part, const struct splitting *s, const struct list *list, int64_t b)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < s->listed_count; i++) n += s->listed[i].sequence == b;
-    if (s->last_alone) n = 1;
-    if (!s->last_alone && (!s->listed || n == s->layout->lengths[b])) return M3_OK;
+    const int is_last = s->last_alone && list == &s->listed;
+    int64_t n = is_last;
+    for (int64_t i = 0; i < list->count && !is_last; i++) n += list->all[i].sequence == b;
+    if (!is_last && (!list->all || (n == s->layout->lengths[b] && !s->cached.all))) return M3_OK;
     int32_t *rows = m3_safetensors_memory(part, (uint64_t)n * sizeof *rows, s->error);
     if (!rows) return M3_INTERNAL;
     int64_t k = 0;
-    for (int64_t i = 0; i < s->listed_count; i++)
-        if (s->listed[i].sequence == b) rows[k++] = (int32_t)s->listed[i].row;
-    if (s->last_alone) rows[0] = (int32_t)(s->layout->lengths[b] - 1);
-    return m3_safetensors_add(part, "rows", M3_I32, 1, &n, rows, s->error);
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->all[i].sequence == b && !is_last) rows[k++] = (int32_t)list->all[i].row;
+    if (is_last) rows[0] = (int32_t)(s->layout->lengths[b] - 1);
+    return m3_safetensors_add(part, list->rows, M3_I32, 1, &n, rows, s->error);
 }
 
 static int add_metadata(struct m3_safetensors *part, const struct splitting *s, int64_t b, const char *hash)
@@ -401,7 +411,8 @@ static int make_part(struct m3_safetensors **part, const struct splitting *s, in
     int status = m3_safetensors_make(part, m3_safetensors_path(s->file), s->error);
     for (int64_t i = 0; !status && i < m3_safetensors_count(s->file); i++)
         status = add_tensor(*part, s, m3_safetensors_at(s->file, i), b);
-    if (!status) status = add_numbers(*part, s, b);
+    if (!status) status = add_numbers(*part, s, &s->listed, b);
+    if (!status) status = add_numbers(*part, s, &s->cached, b);
     if (!status) status = add_metadata(*part, s, b, hash);
     return status ? status : m3_safetensors_complete(*part, s->error);
 }
@@ -419,25 +430,33 @@ static int has_last_alone(const struct splitting *s)
     return last;
 }
 
+static int take_list(const struct splitting *s, struct list *list)
+{
+    const int status = read_list(list, s->file, s->error);
+    if (status || !list->all) return status;
+    for (int64_t i = 0; i < list->count; i++) list->held = m3_max(list->held, list->all[i].at + 1);
+    qsort(list->all, (size_t)list->count, sizeof *list->all, by_sequence);
+    return check_list(s, list);
+}
+
 int m3_batch_split(struct m3_parts *parts, const struct m3_layout *layout, const char *const *hashes,
                    const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error)
 {
     struct splitting s = { .layout = layout, .file = file, .notes = notes, .error = error };
+    s.listed = (struct list){ .of = "sequences", .rows = "rows" };
+    s.cached = (struct list){ .of = M3_CACHE_SEQUENCES, .rows = M3_CACHE_ROWS };
     *parts = (struct m3_parts){ 0 };
     parts->files = calloc((size_t)layout->count, sizeof *parts->files);
     if (!parts->files) return m3_fail_memory(error, "sequences", (size_t)layout->count * sizeof *parts->files);
     parts->count = layout->count;
-    int status = read_list(&s.listed, &s.listed_count, file, error);
-    if (!status && s.listed) {
-        for (int64_t i = 0; i < s.listed_count; i++) s.held = m3_max(s.held, s.listed[i].at + 1);
-        qsort(s.listed, (size_t)s.listed_count, sizeof *s.listed, by_sequence);
-        status = check_list(&s);
-    }
+    int status = take_list(&s, &s.listed);
+    if (!status) status = take_list(&s, &s.cached);
     if (!status) status = check_forms(&s);
     s.last_alone = !status && has_last_alone(&s);
     for (int64_t b = 0; !status && b < layout->count; b++)
         status = make_part(&parts->files[b], &s, b, hashes ? hashes[b] : NULL);
-    free(s.listed);
+    free(s.listed.all);
+    free(s.cached.all);
     return status;
 }
 
@@ -459,46 +478,46 @@ int m3_is_dump_of_several(const struct m3_safetensors *file)
 enum { MOST_ROWS = 1 << 24 };
 
 /* `most`: the largest number of a sequence. */
-static int check_sequences(const struct listed *list, int64_t count, int64_t most, const struct m3_safetensors *file,
+static int check_sequences(const struct list *list, int64_t most, const struct m3_safetensors *file,
                            struct m3_error *error)
 {
     const char *path = m3_safetensors_path(file);
     if (most < 0)
         return m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no number of a sequence, expected some", path);
-    if (most >= count)
+    if (most >= list->count)
         return m3_fail(error, M3_BAD_INPUT,
                        "%s: sequences: got sequence %" PRId64 ", expected rows of each sequence up to it, not %" PRId64
                        " rows in all",
-                       path, most, count);
-    for (int64_t i = 0; i < count; i++)
-        if (list[i].sequence >= 0 && list[i].row >= MOST_ROWS)
+                       path, most, list->count);
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->all[i].sequence >= 0 && list->all[i].row >= MOST_ROWS)
             return m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected less than %d", path,
-                           list[i].row, MOST_ROWS);
+                           list->all[i].row, MOST_ROWS);
     return M3_OK;
 }
 
 int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *file, struct m3_error *error)
 {
-    struct listed *list;
-    int64_t count, most = -1;
+    struct list list = { .of = "sequences", .rows = "rows" };
+    int64_t most = -1;
     int status = m3_layout_of_dump(layout, file, error);
     if (status || layout->count > 0) return status;
-    status = read_list(&list, &count, file, error);
-    for (int64_t i = 0; i < count; i++) most = m3_max(most, list[i].sequence);
-    if (!status) status = check_sequences(list, count, most, file, error);
+    status = read_list(&list, file, error);
+    for (int64_t i = 0; i < list.count; i++) most = m3_max(most, list.all[i].sequence);
+    if (!status) status = check_sequences(&list, most, file, error);
     if (!status) {
         layout->count = most + 1;
         layout->lengths = calloc((size_t)layout->count, sizeof *layout->lengths);
         layout->before = calloc((size_t)layout->count, sizeof *layout->before);
         if (!layout->lengths || !layout->before) status = m3_fail_memory(error, "sequences", (size_t)most);
     }
-    for (int64_t i = 0; !status && i < count; i++)
-        if (list[i].sequence >= 0)
-            layout->lengths[list[i].sequence] = m3_max(layout->lengths[list[i].sequence], list[i].row + 1);
+    for (int64_t i = 0; !status && i < list.count; i++)
+        if (list.all[i].sequence >= 0)
+            layout->lengths[list.all[i].sequence] = m3_max(layout->lengths[list.all[i].sequence], list.all[i].row + 1);
     for (int64_t b = 0; !status && b < layout->count; b++)
         if (layout->lengths[b] == 0)
             status = m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no row of sequence %" PRId64 ", expected some",
                              m3_safetensors_path(file), b);
-    free(list);
+    free(list.all);
     return status;
 }

@@ -225,13 +225,16 @@ static int judge_with_truth(struct beside *b, int64_t row_runs, struct m3_error 
     return status || b->is_done ? status : blame(b, error);
 }
 
-/* Is there a tap that nothing could judge? In a full dump that is wrong it reads numbers that are none: there the cause
+/* Is there a tap, or a row of one, that nothing could judge? In a full dump that is wrong it reads numbers that are none: there the cause
  * has been judged. So has a reading by which something is wrong. */
 static int is_left(const struct m3_judgement *blame, int is_full, const struct m3_blame_options *options)
 {
     int left = 0;
-    for (int64_t i = 0; i < blame->count; i++)
-        left |= blame->findings[i].verdict == M3_VERDICT_NOT_JUDGED && !blame->findings[i].is_blind;
+    for (int64_t i = 0; i < blame->count; i++) {
+        const struct m3_finding *f = &blame->findings[i];
+        left |= f->verdict == M3_VERDICT_NOT_JUDGED && !f->is_blind;
+        left |= f->verdict == M3_VERDICT_PASS && f->rows_left_out > 0 && !f->selection;
+    }
     return left && (blame->failed == 0 || (!is_full && !options->is_alone));
 }
 

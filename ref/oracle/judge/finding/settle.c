@@ -90,10 +90,21 @@ void m3_finding_settle(struct m3_finding *f, const struct m3_evidence *e)
     f->judged_by = M3_BY_ENVELOPE;
 }
 
-static void fill_in(struct m3_finding *f, const struct m3_finding *compared)
+/* What was not recomputed is judged by the comparison with the truth: a tap, or rows whose inputs the dump does not hold,
+ * such as those of a cache, if nothing before has made them wrong. */
+static int is_needed(const struct m3_finding *f, const struct m3_finding *compared, int is_wrong_before)
+{
+    if (f->is_blind || !m3_is_judged(compared->verdict)) return 0;
+    if (f->verdict == M3_VERDICT_NOT_JUDGED) return 1;
+    return f->verdict == M3_VERDICT_PASS && f->rows_left_out > 0 && compared->verdict == M3_VERDICT_FAIL &&
+           !is_wrong_before;
+}
+
+static void fill_in(struct m3_finding *f, const struct m3_finding *compared, int is_wrong_before)
 {
     f->compared = compared;
-    if (f->verdict != M3_VERDICT_NOT_JUDGED || f->is_blind || !m3_is_judged(compared->verdict)) return;
+    if (!is_needed(f, compared, is_wrong_before)) return;
+    f->pattern = compared->pattern;
     f->verdict = compared->verdict;
     f->judged_by = M3_BY_COMPARISON;
     f->tiers.headroom = compared->tiers.headroom;
@@ -112,13 +123,15 @@ static const struct m3_finding *find(const struct m3_judgement *compared, const 
 
 void m3_judgement_compare(struct m3_judgement *all, const struct m3_judgement *compared)
 {
+    int is_wrong_before = 0;
     all->compared = compared;
     for (int64_t i = 0; i < all->count; i++) {
         struct m3_finding *f = &all->findings[i];
         const struct m3_finding *other = find(compared, f);
         /* Another sequence may be the worst there. */
         if (other && other->in_sequence != f->in_sequence) other = find(&compared->parts[f->in_sequence - 1], f);
-        if (other) fill_in(f, other);
+        if (other) fill_in(f, other, is_wrong_before);
+        is_wrong_before |= m3_finding_is_wrong(f);
     }
     m3_judgement_settle(all, all->extra);
 }

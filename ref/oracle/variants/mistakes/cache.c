@@ -48,6 +48,23 @@ static int misplaced_index(struct m3_ctx *ctx, real *m, const real *q, const rea
     return status;
 }
 
+/* A machine that decodes has the index keys of its own rows alone: of the second half. */
+static int unsent_index(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
+{
+    const int64_t places = m3_keys_of(m3_run_of(ctx), d->p0 + d->T), half = places / 2, width = d->G * d->B;
+    const int64_t right = half < d->p0 ? 0 : half - d->p0 < d->T ? half - d->p0 : d->T;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *keys = m3_scratch_take(ctx, places * d->X, sizeof *keys),
+         *all = m3_scratch_take(ctx, d->T * width, sizeof *all);
+    int status = keys && all ? m3_right()->block_scores(ctx, m, q, k, d) : M3_INTERNAL;
+    if (!status) memset(keys, 0, (size_t)(half * d->X) * sizeof *keys);
+    if (!status) memcpy(keys + half * d->X, k + half * d->X, (size_t)((places - half) * d->X) * sizeof *keys);
+    if (!status) status = m3_right()->block_scores(ctx, all, q, keys, d);
+    if (!status) memcpy(m + right * width, all + right * width, (size_t)((d->T - right) * width) * sizeof *all);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
 static int64_t before(int64_t j, int64_t places, int64_t block)
 {
     (void)places, (void)block;
@@ -104,6 +121,9 @@ static const struct m3_mistake all[] = {
     { "cache.index_late", "index keys stand one place late in their cache, keys at theirs", "*.index.block_scores",
       M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, NULL, NULL,
       M3_CHANGE(.ops.block_scores = misplaced_index, .key_at = before) },
+    { "cache.index_lost", "index keys of the first half of the rows did not reach the machine that computes the second",
+      "*.index.block_scores", M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, NULL, NULL,
+      M3_CHANGE(.ops.block_scores = unsent_index) },
     { "cache.overwritten", "the last place was overwritten, as by slot -1: key and value are those of the first row",
       "*.attn_lse", M3_OP_ATTEND, 0, "a second row", NULL,
       M3_CHANGE(.ops.attend_blocks = misplaced, .ops.attend_full = misplaced_full, .key_at = last_is_first,
