@@ -151,6 +151,38 @@ TEST(little_that_is_wrong)
     ck_assert(last_line_has("in row 0, channel 7"));
 }
 
+/* Goal:  some rows of a full dump are judged, and it is said which share; without a pass of the model.
+ * Given: a dump of which row 30 of one tap is wrong.
+ * Claim: found where the row is judged, not found where it is not; a dump without inputs is refused.
+ * Seen to fail with all rows judged, and with a pass in double. */
+TEST(some_rows)
+{
+    size_t size;
+    struct m3_safetensors *file;
+    uint64_t header;
+    const float wrong = 100;
+    ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 20 --json", in_folder("d")), 0);
+    ck_assert(last_line_has("\"rows_judged\":20,\"rows\":67,") && last_line_has("\"double_passes\":0,"));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows all --json", in_folder("d")), 0);
+    ck_assert(last_line_has("\"rows_judged\":67,\"rows\":67,"));
+    unsigned char *bytes = read_bytes(in_folder("d"), &size);
+    ck_assert_int_eq(m3_safetensors_open(&file, in_folder("d"), NULL), 0);
+    const struct m3_tensor *t = m3_safetensors_find(file, "layers.3.attn_out");
+    const size_t at = (size_t)((const char *)t->data - (const char *)m3_safetensors_header(file, &header));
+    memcpy(bytes + at + 30 * t->bytes / 67, &wrong, sizeof wrong);
+    m3_safetensors_close(file);
+    write_bytes(in_folder("d"), bytes, size);
+    free(bytes);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 25:35", in_folder("d")), 1);
+    ck_assert(has("out", "rows  10 of 67 judged") && last_line_has("layers.3.attn_out is wrong"));
+    ck_assert(last_line_has("in row 30, channel 0") && last_line_has("Of its 67 rows 10 were judged."));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 0:30,31:67", in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " " CASE " --taps layers.1.out --dump %s", in_folder("p")), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 20", in_folder("p")), 64);
+    ck_assert(has("err", "--rows: got a dump without inputs of some taps"));
+}
+
 static const struct {
     const char *words, *says;
     int status;

@@ -10,6 +10,7 @@
 #include "model/files/origin.h"
 #include "oracle/error/profile.h"
 #include "oracle/judge/batch/steps.h"
+#include "oracle/judge/check/check.h"
 #include "oracle/map/map.h"
 #include "oracle/variants/follow.h"
 
@@ -118,6 +119,26 @@ static int split(struct m3_cli_candidate *c, int force, struct m3_error *error)
     return status;
 }
 
+/* The rows that are judged: those of --rows, some of a long dump, or all. */
+static int sample(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names, struct m3_error *error)
+{
+    enum { LONG = 1024 };
+    const int64_t T = c->batch.cases[0].T;
+    struct m3_sample_wish wish = names->rows;
+    const int is_asked = wish.count > 0 || wish.list;
+    if (!is_asked) wish.count = T > LONG ? names->rows_of_long : 0;
+    if (!wish.list && (wish.count == 0 || wish.count >= T)) return M3_OK;
+    const struct m3_setting whole = { .model = c->model, .semantics = &c->semantics, .the_case = c->batch.cases };
+    if (c->batch.is_several || !m3_check_is_full(&whole, c->dump))
+        return is_asked ? m3_fail(error, M3_USAGE,
+                                  "--rows: got %s, expected a dump of one sequence that holds what all of its taps are "
+                                  "computed from, in all rows",
+                                  c->batch.is_several ? "several sequences" : "a dump without inputs of some taps")
+                        : M3_OK;
+    int status = m3_sample_choose(&c->sample, &wish, c->dump, c->model, T, error);
+    return status ? status : m3_sample_take(&c->dump, &c->sample, error);
+}
+
 int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names,
                           const struct m3_cli_input *input, struct m3_error *notes, struct m3_error *error)
 {
@@ -138,6 +159,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
         status = m3_fail(error, M3_USAGE, "--layers: got it with a case of several sequences, expected one");
     if (!status) status = split(c, names->force, error);
     if (!status && !c->batch.is_several) status = find_input(c, names, error);
+    if (!status) status = sample(c, names, error);
     if (!status && m3_ctx_init(&c->ctx, (int)input->threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     c->setting = (struct m3_setting){
@@ -153,6 +175,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
 void m3_cli_candidate_close(struct m3_cli_candidate *c)
 {
     free(c->hidden);
+    m3_sample_free(&c->sample);
     m3_name_gaps_free(&c->gaps);
     m3_error_free(&c->mapped);
     m3_ctx_free(&c->ctx);

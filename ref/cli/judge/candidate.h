@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "oracle/judge/batch/split.h"
 #include "oracle/judge/finding/finding.h"
+#include "oracle/judge/sample/sample.h"
 #include "oracle/error/recompute.h"
 
 struct m3_cli_candidate_names {
@@ -15,6 +16,8 @@ struct m3_cli_candidate_names {
     int64_t first_layer, end_layer;                     /* of --layers A:B; end 0: all */
     const char *case_beside;    /* a dump that holds the case with its companions; NULL: the input says which */
     int force;                  /* the dump may be of another model or case */
+    struct m3_sample_wish rows; /* of --rows */
+    int64_t rows_of_long;       /* so many of a long full dump, if --rows says nothing; 0: all */
 };
 
 struct m3_cli_candidate {
@@ -27,6 +30,7 @@ struct m3_cli_candidate {
     struct m3_ctx ctx;
     struct m3_name_gaps gaps;
     struct m3_error mapped;     /* notes of the map, and of the shapes */
+    struct m3_sample sample;    /* the rows that are judged; count 0: all */
     double *hidden;             /* the input of the first layer, from the dump; NULL: the token ids are */
     struct m3_setting setting;  /* of all these; of several sequences, that of the first */
 };

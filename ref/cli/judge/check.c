@@ -44,6 +44,13 @@ static int take_layers(void *arguments, const char *value, struct m3_error *erro
     return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, value, error);
 }
 
+static int take_rows(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    a->names.rows_of_long = 0;
+    return m3_sample_parse(&a->names.rows, value, error);
+}
+
 static int take_spec(void *arguments, const char *value, struct m3_error *error)
 {
     struct arguments *a = arguments;
@@ -65,7 +72,7 @@ static int take_top_p(void *arguments, const char *value, struct m3_error *error
 
 static const char about[] =
     "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--layers A:B] [--resume FOLDER] [--plan] [--all | --only-failing] [--json]\n"
+    "                   [--layers A:B] [--rows N|LIST] [--resume FOLDER] [--plan] [--all | --only-failing] [--json]\n"
     "                   [--html OUT] [--junit OUT] [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N]\n"
     "                   [--threads N]\n"
     "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
@@ -114,6 +121,10 @@ static const struct m3_cli_option options[] = {
       "layers. If B is the number of layers, also judge what comes after them. If the dump holds\n"
       "all rows of layers.(A-1).out, only the files with weights of these layers are needed.\n"
       "Otherwise the layers before A run too"),
+    M3_CLI_TAKEN("rows", "N|LIST", take_rows,
+      "of a full dump judge N rows: where operators fail, some of each expert, and random ones;\n"
+      "or those of LIST, such as 0:8,100,4090:4096; or all. The default is all up to 1024 tokens,\n"
+      "and 512 of longer ones. The verdict is about these rows"),
     M3_CLI_FLAG_OF("plan", plan,
       "print what the check will need (files, bytes, memory, disk, passes, operations, time),\n"
       "then stop. As for m3ref run"),
@@ -185,9 +196,15 @@ static int check_kind(const struct arguments *a, struct m3_error *error)
         const char *option;
         int is_given;
     } of_dumps[] = {
-        { "--truth", a->truth != NULL }, { "--html", a->reports.html != NULL }, { "--junit", a->reports.junit != NULL },
-        { "--spec", a->spec != NULL },   { "--only-failing", a->only_failing }, { "--layers", a->names.end_layer > 0 },
-        { "--plan", a->plan },           { "--resume", a->resume != NULL },
+        { "--truth", a->truth != NULL },
+        { "--html", a->reports.html != NULL },
+        { "--junit", a->reports.junit != NULL },
+        { "--spec", a->spec != NULL },
+        { "--only-failing", a->only_failing },
+        { "--layers", a->names.end_layer > 0 },
+        { "--plan", a->plan },
+        { "--resume", a->resume != NULL },
+        { "--rows", a->names.rows.count > 0 || a->names.rows.list },
     };
     if (!a->is_answer && m3_cli_answer_given(&a->answer))
         return m3_fail(
@@ -329,6 +346,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .truth = a->truth,
                                             .resume = a->kept,
                                             .row_runs = a->row_runs,
+                                            .rows_judged = candidate.sample.count,
                                             .compares = a->reports.html || a->reports.junit,
                                             .progress = m3_cli_watched(&watch) };
         status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
@@ -366,9 +384,11 @@ static int check_answer(const struct arguments *a, struct m3_error *notes, struc
 int m3_cli_check(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = {
-        .names.profile = "fp32", .row_runs = -1, .answer.sampling.top_p = 1, .reports = M3_CLI_NO_REPORTS
-    };
+    struct arguments a = { .names.profile = "fp32",
+                           .names.rows_of_long = 512,
+                           .row_runs = -1,
+                           .answer.sampling.top_p = 1,
+                           .reports = M3_CLI_NO_REPORTS };
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_print_help(&command_line, &error);

@@ -227,16 +227,17 @@ static json_t *check_summary(const struct m3_check *check)
     const struct m3_judgement *all = &check->blame;
     const struct m3_finding *culprit = all->first;
     return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type", "summary",
-        "verdict", m3_verdict_name(all->verdict), "first_divergence", m3_json_text(culprit ? culprit->tap : NULL),
-        "culprit", m3_json_text(culprit ? culprit->tap : NULL), "operator",
+        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:s}", "type",
+        "summary", "verdict", m3_verdict_name(all->verdict), "first_divergence",
+        m3_json_text(culprit ? culprit->tap : NULL), "culprit", m3_json_text(culprit ? culprit->tap : NULL), "operator",
         m3_json_text(culprit ? culprit->made_by : NULL), "mistake", m3_json_text(check->mistake), "score",
         score_of(culprit), "pattern", pattern_of(culprit), "reading",
         m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
         m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged", (json_int_t)all->judged, "failed",
         (json_int_t)all->failed, "suspect", (json_int_t)all->suspect, "stages", (json_int_t)(all->count + all->extra),
-        "truth_reused", check->truth.reused, "double_passes", (json_int_t)check->double_passes, "notes",
-        m3_json_notes(&all->notes), "sentence", check->sentence);
+        "rows_judged", (json_int_t)check->rows_judged, "rows", (json_int_t)check->rows, "truth_reused",
+        check->truth.reused, "double_passes", (json_int_t)check->double_passes, "notes", m3_json_notes(&all->notes),
+        "sentence", check->sentence);
 }
 
 /* ---- the lines */

@@ -238,12 +238,20 @@ static int is_left(const struct m3_judgement *blame, int is_full, const struct m
     return left && (blame->failed == 0 || (!is_full && !options->is_alone));
 }
 
+/* Of some rows of a full dump: each operator from its own inputs, without the truth, whose cost grows with the length. */
+static int blame_rows(struct beside *b, struct m3_error *error)
+{
+    b->options.is_alone = 1;
+    return m3_blame(&b->check->blame, b->plan->setting, b->candidate, &b->options, error);
+}
+
 int m3_check_judge(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                    const struct m3_blame_options *options, struct m3_error *notes, struct m3_error *error)
 {
     *check = (struct m3_check){ .blame = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE },
                                 .findings = options->kept };
     struct beside b = { .check = check, .plan = plan, .candidate = candidate, .options = *options };
+    if (plan->rows_judged > 0) return blame_rows(&b, error);
     const int keeps = keeps_truth(plan);
     const int is_full = m3_check_is_full(plan->setting, candidate);
     const int64_t row_runs = keeps || !is_full ? rows_of_truth(plan) : 0;
@@ -279,6 +287,8 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     options.kept = check->findings;
     if (!status) status = m3_check_judge(check, plan, candidate, &options, notes, error);
     if (status) return status;
+    check->rows = plan->setting->the_case->T;
+    check->rows_judged = plan->rows_judged > 0 ? plan->rows_judged : check->rows;
     say_part(check, plan);
     status = m3_check_readings(check, plan, candidate, error);
     if (!status) status = m3_check_name_cause(check, plan, error);

@@ -21,6 +21,7 @@ struct m3_check_plan {
     struct m3_resume_folder *resume;    /* where findings are kept until all are there; NULL: nowhere */
     int64_t sequence;                   /* its number, for the name of the file there */
     int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
+    int64_t rows_judged;                /* the candidate holds so many rows of a longer dump; 0: all of it */
     int keeps;                          /* the caller keeps the truth */
     int compares;                       /* every tap is also compared with the truth, for a report that shows both */
     struct m3_progress progress;
@@ -32,6 +33,7 @@ struct m3_check {
     struct m3_judgement blame;              /* taps that it cannot judge have the comparison's verdict, and say so */
     struct m3_kept *findings;           /* in the folder of `resume`; NULL: none */
     int64_t double_passes;              /* over the weights: the model run in double */
+    int64_t rows_judged, rows;          /* of the case; fewer if a sample is judged */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[M3_SEMANTICS_TEXT];    /* "selection=shared": by this reading nothing is wrong; or "" */
     char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */

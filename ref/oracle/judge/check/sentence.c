@@ -143,5 +143,7 @@ void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
         else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->tap, unjudged->note);
         m3_text_add(&w, ".");
     }
+    if (check->rows_judged < check->rows)
+        m3_text_add(&w, " Of its %" PRId64 " rows %" PRId64 " were judged.", check->rows, check->rows_judged);
     m3_make_printable(check->sentence, strlen(check->sentence));
 }

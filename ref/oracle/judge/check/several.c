@@ -211,6 +211,7 @@ static int check_several(struct m3_check *check, const struct m3_check_plan *pla
     if (!status) status = put_together(check, parts, error);
     if (status) return status;
     m3_judgement_compare(&check->blame, &check->comparison);
+    check->rows = check->rows_judged = m3_layout_rows(&batch->layout);
     find_reading(check);
     status = try_other_anchor(check, plan, batch, candidate, error);
     if (!status) status = m3_check_name_cause(check, plan, error);
