@@ -95,7 +95,7 @@ static const struct m3_cli_option options[] = {
     M3_CLI_TAKEN("layers", "A:B", take_layers,
       "run only layers A to B-1. If A > 0, --hidden gives the input of layer A. Only the\n"
       "weight files of these layers are opened (--plan lists the files). Other weight files\n"
-      "may be absent"),
+      "may be absent. Without --taps, the dump holds the input of layer A too, as check needs it"),
     M3_CLI_TEXT_OF("hidden", "DUMP", hidden,
       "read layers.(A-1).out from a dump of this model and case. The dump must hold all rows\n"
       "of this tap"),

@@ -512,6 +512,7 @@ def maps(norms, sparse):
     rules = {"*": "equal", "layers.{l}.q_rope": {"concat": 1}, "layers.{l}.attn": "sum"}
     keep("map_ranks", "ranks_rules", json.dumps({"files": "ranks", "rules": rules}).encode(), *ranks)
     refused.ranks(keep, pack, numbers, metadata)
+    refused.rows(keep, pack, numbers, metadata)
 
 
 def texts():

@@ -314,6 +314,49 @@ def ranks(keep, pack, numbers, metadata):
     keep("map_ranks", "two_sequences_last", text("ranks", **{"*": "last"}), foreign, foreign)
 
 
+def rows(keep, pack, numbers, metadata):
+    """Candidates of sequences of 3 and 2 tokens that number their rows, rightly and wrongly."""
+    whole = {"positions": [0, 1, 2, 0, 1], "query_start_loc": [0, 3, 5]}
+    step = {"positions": [1, 2, 1], "query_start_loc": [0, 2, 3]}
+    lists = {
+        "own": (5, {"rows": [0, 1, 1, 2, 0], "sequences": [0, 1, 0, 0, 1]}),
+        "whole": (5, whole),
+        "positions": (5, {"positions": [0, 1, 2, 0, 1]}),
+        "one": (3, {"positions": [0, 1, 2], "seq_lens": [3], "query_start_loc": [0, 3]}),
+        "one_decode": (1, {"positions": [2], "seq_lens": [3]}),
+        "step": (3, step),
+        "decode": (2, {"positions": [2, 1], "seq_lens": [3, 2]}),
+        "lengths": (3, {"query_start_loc": [0, 2, 3], "seq_lens": [3, 2]}),
+        "cached": (3, {"extend_seq_lens": [2, 1], "extend_prefix_lens": [1, 1]}),
+        "ends": (3, {"forward_batch.positions": [1, 2, 1], "forward_batch.seq_lens": [3, 2]}),
+        "requests": (3, {**step, "requests": [1, 0], "positions": [0, 1, 2]}),
+        "req_indices": (3, {"req_indices": [1, 0, 1], "positions": [0, 2, 1]}),
+        "buffers": (5, {**step, "positions": [1, 2, 1, 0, 0], "slot_mapping": [4, 5, 6, -1, -1]}),
+        "back": (3, {**step, "positions": [2, 1, 1]}),
+        "beyond": (3, {**step, "positions": [1, 7, 1]}),
+        "request_twice": (3, {**step, "requests": [1, 1]}),
+        "row_twice": (3, {"rows": [0, 0, 1], "sequences": [1, 1, 0]}),
+        "other_sequence": (3, {"rows": [0, 1, 1], "sequences": [2, 1, 0]}),
+        "starts_back": (3, {**step, "query_start_loc": [0, 2, 1]}),
+        "starts_from_1": (3, {**step, "query_start_loc": [1, 2, 3]}),
+        "starts_beyond": (3, {**step, "query_start_loc": [0, 2, 9]}),
+        "three_requests": (3, {**step, "query_start_loc": [0, 1, 2, 3]}),
+        "slots_between": (3, {**step, "slot_mapping": [1, -1, 2]}),
+        "slots_in_request": (3, {**step, "slot_mapping": [1, 2, -1]}),
+        "short_lengths": (3, {"query_start_loc": [0, 2, 3], "seq_lens": [1, 2]}),
+        "unnamed": (3, {"query_start_loc": [0, 2, 3]}),
+        "two_lists": (5, {**whole, "cu_seqlens": [0, 2, 5]}),
+        "huge": (3, {**step, "query_start_loc": [0, 2**62, 2**62 + 1]}),
+        "no_row": (3, {"positions": [], "query_start_loc": [0, 0, 0]}),
+        "other_rows": (4, step),
+    }
+    for name, (count, given) in lists.items():
+        tensors = {n: numbers("I64", [len(v)], v) for n, v in given.items()}
+        for tap in ("embed", "embed_tokens", "norm.0", "final_norm"):
+            tensors[tap] = numbers("F32", [count, 8], [0.5] * 8 * count)
+        keep("rows", name, pack(tensors, metadata))
+
+
 OPERATORS = 14  # of the target from_dump, which takes one and a place of the case from the size of the dump
 
 

@@ -77,7 +77,8 @@ static const struct m3_cli_option options[] = {
       "judge only taps that match (\"layers.3.*,logits\"). Other taps still serve as inputs"),
     M3_CLI_TEXT_OF("map", "NAME|FILE", names.map,
       "the program that named the dump's tensors, if it is not m3ref: {maps};\n"
-      "or a map file for any other program (SPEC 7.11)"),
+      "or a map file for any other program (SPEC 7.11). `--map help` lists the versions that each\n"
+      "map was tried with"),
     M3_CLI_FLAG_OF("all", all,
       "print every tap (failing taps come first) and every note. Without --all at most 25 lines\n"
       "are printed: the verdict, with the place and size of the worst error and the command to run\n"

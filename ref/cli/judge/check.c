@@ -109,10 +109,12 @@ static const struct m3_cli_option options[] = {
       "{words}"),
     M3_CLI_TEXT_OF("map", "NAME|FILE", names.map,
       "the program that named the dump's tensors, if it is not m3ref: {maps};\n"
-      "or a map file for any other program (SPEC 7.11)"),
+      "or a map file for any other program (SPEC 7.11). `--map help` lists the versions that each\n"
+      "map was tried with"),
     M3_CLI_TEXT_OF("truth", "F", truth,
       "keep the truth in F. If F already holds the truth for this model, case, reading and\n"
-      "profile, F is reused"),
+      "profile, F is reused. It may also be a dump of `run --precision f64 --bounds`, which is never\n"
+      "replaced"),
     M3_CLI_TEXT_OF("resume", "FOLDER", resume,
       "after every tap, keep in FOLDER what was found. If check is stopped, the same command\n"
       "judges only the taps that are left; the case runs again. FOLDER is emptied at the end"),

@@ -96,7 +96,7 @@ static const struct m3_cli_option options[] = {
       "the program that named CANDIDATE's tensors, if it is not m3ref: {maps};\n"
       "or a JSON file that says how to make each tap from the tensors of any other program\n"
       "(SPEC 7.11). A map is also needed if CANDIDATE is a folder with a file for each rank or for\n"
-      "each chunk of the rows"),
+      "each chunk of the rows. `--map help` lists the versions that each map was tried with"),
     M3_CLI_TEXT_OF("companions", "FILE", companions,
       "read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
       "With companions, taps are judged by the error bounds of their operators (SPEC 7.8)"),

@@ -258,32 +258,27 @@ static int has_rows_of_batch(const struct job *job)
 }
 
 /* Recipes are for rows alone, [T,..], or for rows in a batch, [1,T,..] or [1,heads,T,..]. A dump may have the batch although
- * the recipe does not know of it. */
+ * the recipe does not know of it: without it the recipe gives the rows that it has. */
 static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_error quiet = { 0 }, *const error = w->error;
     struct job without = *job;
     const int64_t sizeless = w->sizeless;
-    int fits = 0, status;
-    if (!is_batch_of_one(job)) return plan_as_is(good, w, job);
-    without.drops = 1;
-    w->error = &quiet;
-    status = plan_as_is(good, w, job);
-    const int is_known = !status && *good && has_rows_of_batch(job);
-    if (!is_known && (status == M3_OK || status == M3_NOT_COMPARABLE))
-        fits = plan_as_is(&fits, w, &without) == M3_OK && fits && has_rows_of_batch(&without);
-    w->error = error;
-    if (fits) {
+    *good = 0;
+    if (is_batch_of_one(job)) {
+        without.drops = 1;
+        w->error = &quiet;
+        const int status = plan_as_is(good, w, &without);
+        w->error = error;
         w->sizeless = sizeless;
-        *job = without;
-        *good = 1;
-        status = M3_OK;
-    } else if (!is_known) {
-        w->sizeless = sizeless;
-        status = plan_as_is(good, w, job);
+        m3_error_free(&quiet);
+        if (status == M3_INTERNAL) return m3_fail_memory(error, job->tap, 0);
+        if (*good && has_rows_of_batch(&without)) {
+            *job = without;
+            return M3_OK;
+        }
     }
-    m3_error_free(&quiet);
-    return status;
+    return plan_as_is(good, w, job);
 }
 
 /* ---- which taps can be converted */

@@ -435,6 +435,7 @@ static int make_view(struct m3_safetensors **view, const struct numbering *m, in
     for (int64_t i = 0; !status && i < m3_safetensors_count(m->file); i++) {
         const struct m3_tensor *t = m3_safetensors_at(m->file, i);
         int64_t shape[M3_MAX_RANK];
+        int is_empty = 0;
         if (strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0 || strcmp(t->name, "tokens") == 0)
             continue;
         memcpy(shape, t->shape, sizeof shape);
@@ -442,9 +443,10 @@ static int make_view(struct m3_safetensors **view, const struct numbering *m, in
             if (axis == 1 && shape[0] != 1) break;
             if (shape[axis] != m->N) continue;
             shape[axis] = m->R;
+            is_empty = m->R == 0;
             break;
         }
-        status = m3_safetensors_add(*view, t->name, t->dtype, t->rank, shape, m->R > 0 ? t->data : NULL, m->error);
+        status = m3_safetensors_add(*view, t->name, t->dtype, t->rank, shape, is_empty ? NULL : t->data, m->error);
     }
     for (const char *key = NULL; !status && (key = m3_safetensors_next_key(m->file, key));)
         status = m3_safetensors_state(*view, key, m3_safetensors_metadata(m->file, key), m->error);

@@ -355,28 +355,88 @@ TEST(alternatives)
 }
 
 /* Goal:  a module gives its tensor, or a tuple that begins with it; weights lose the factor that they hold.
- * Claim: both are found, and both numbers of {l}; an unknown factor leaves the tap out, and a note says so.
- * Seen to fail with NAME alone, with NAME.0 alone, and with the factor multiplied. */
+ * Claim: both are found, and both numbers of {l}, whether the map says that it may be a tuple or not; the first module of
+ *        a list is no first part; an unknown factor leaves the tap out, and a note says so.
+ * Seen to fail with NAME alone, with NAME.0 alone, with NAME.0 of a list, and with the factor multiplied. */
 TEST(tuples_and_factors)
 {
     const float first[1][H] = { { 1 } }, second[1][H] = { { 2 } }, weights[1][2] = { { 1.5F, 0.5F } };
     const char *taps = "\"layers.{l}.mlp\": {\"from\": \"layers.{l}.down[.0]\"},"
+                       "\"layers.{l}.mid\": {\"from\": \"layers.{l}.down\"},"
+                       "\"layers.{l}.moe.routed\": {\"from\": \"layers.{l}.experts\"},"
                        "\"layers.{l}.moe.weights\": {\"from\": \"layers.{l}.weights\","
-                       "  \"steps\": [{\"times\": \"1/routed_scaling_factor\"}]}";
+                       "  \"steps\": [{\"divide\": \"routed_scaling_factor\"}]}";
     sizes.of['K'] = 2;
     sizes.fields[0] = 2;
     ADD("model.layers.0.down", M3_F32, first, 1, H);
     ADD("layers.1.down.0", M3_F32, second, 1, H);
     ADD("layers.1.weights", M3_F32, weights, 1, 2);
+    ADD("layers.1.experts.0", M3_F32, second, 1, H);
+    ADD("layers.1.experts.0.up_proj", M3_F32, second, 1, H);
     ck_assert_int_eq(apply(taps), M3_OK);
+    ck_assert_double_eq(at(tap("layers.1.mid", M3_F32, 1, H, -1), 0), 2);
+    ck_assert_ptr_null(m3_safetensors_find(converted, "layers.1.moe.routed"));
     ck_assert_double_eq(at(tap("layers.0.mlp", M3_F32, 1, H, -1), 0), 1);
     ck_assert_double_eq(at(tap("layers.1.mlp", M3_F32, 1, H, -1), 0), 2);
     ck_assert_double_eq(at(tap("layers.1.moe.weights", M3_F64, 1, 2, -1), 0), 0.75);
     m3_safetensors_close(converted);
     sizes.fields[0] = 0;
     ck_assert_int_eq(m3_map_apply(&converted, map, &sizes, foreign, &notes, &error), M3_OK);
-    ck_assert_int_eq(m3_safetensors_count(converted), 2);
+    ck_assert_int_eq(m3_safetensors_count(converted), 4);
     ck_assert(says(&notes, "layers.1.moe.weights: routed_scaling_factor is not known"));
+}
+
+/* Goal:  factors are numbers, or fields of the config that are sizes or not.
+ * Claim: each step gives what the division or the product gives.
+ * Seen to fail with a field that is a size taken for 0, and with divide taken for times. */
+TEST(fields_of_the_config)
+{
+    static const struct {
+        const char *step;
+        double want;
+    } steps[] = {
+        { "{\"divide\": 4}", 3 },
+        { "{\"divide\": \"head_dim\"}", 12.0 / D },
+        { "{\"times\": \"head_dim\"}", 12.0 * D },
+        { "{\"divide\": \"routed_scaling_factor\"}", 8 },
+        { "{\"times\": \"routed_scaling_factor\"}", 18 },
+        { "{\"times\": \"1/routed_scaling_factor\"}", 8 },
+    };
+    const float values[1][H] = { { 12 } };
+    sizes.fields[0] = 1.5;
+    ADD("x", M3_F32, values, 1, H);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char taps[200];
+        snprintf(taps, sizeof taps, "\"embed\": {\"from\": \"x\", \"steps\": [%s]}", steps[i].step);
+        ck_assert_int_eq(apply(taps), M3_OK);
+        ck_assert_double_eq(at(tap("embed", M3_F64, 1, H, -1), 0), steps[i].want);
+    }
+}
+
+/* Goal:  a recipe for rows alone meets a batch of one.
+ * Claim: the slices of the fused product are those of its columns, though the batch has as many rows as a slice needs.
+ * Seen to fail with the recipe applied to the batch as it is, which cuts rows. */
+TEST(batch_of_one)
+{
+    enum { ROWS = Q * D + G * D };
+    float product[1][ROWS][ROWS];
+    for (int t = 0; t < ROWS; t++)
+        for (int c = 0; c < ROWS; c++) product[0][t][c] = value(t, c < Q * D ? c / D : c / D - Q, c % D);
+    ADD("layers.0.qkv", M3_F32, product, 1, ROWS, ROWS);
+    ck_assert_int_eq(apply("\"layers.{l}.q_proj\": {\"from\": \"layers.{l}.qkv\", \"steps\": ["
+                           "  {\"slice\": {\"axis\": 1, \"from\": \"0\", \"to\": \"QD\"}}, "
+                           "  {\"shape\": [\"*\", \"Q\", \"D\"]}]},"
+                           "\"layers.{l}.k_proj\": {\"from\": \"layers.{l}.qkv\", \"steps\": ["
+                           "  {\"slice\": {\"axis\": 1, \"from\": \"QD\", \"to\": \"QD+GD\"}}, "
+                           "  {\"shape\": [\"*\", \"G\", \"D\"]}]}"),
+                     M3_OK);
+    const struct m3_tensor *q = tap("layers.0.q_proj", M3_F32, ROWS, Q, D),
+                           *k = tap("layers.0.k_proj", M3_F32, ROWS, G, D);
+    for (int64_t t = 0; t < ROWS; t++)
+        for (int64_t h = 0; h < Q; h++) {
+            ck_assert_double_eq(at(q, (t * Q + h) * D + 1), value(t, h, 1));
+            if (h < G) ck_assert_double_eq(at(k, (t * G + h) * D + 1), value(t, h, 1));
+        }
 }
 
 /* Goal:  lists of blocks, head-major, of 64-bit ids in any order, become ours; ids of experts keep their order.
@@ -561,6 +621,11 @@ TEST(wrong_maps)
         { "\"embed\": {\"from\": \"x\", \"steps\": [{\"pick\": {\"axis\": 1, \"order\": [-1]}}]}", "order: got -1" },
         { "\"embed\": {\"from\": \"x\", \"steps\": [{\"unrepeat\": {\"axis\": 1}}]}", "times: got nothing" },
         { "\"embed\": {\"from\": \"x\", \"steps\": [{\"times\": \"2\"}]}", "times: got \"2\", expected a number" },
+        { "\"embed\": {\"from\": \"x\", \"steps\": [{\"divide\": 0}]}",
+          "divide: got 0, expected a number that is not 0" },
+        { "\"embed\": {\"from\": \"x\", \"steps\": [{\"divide\": \"layers\"}]}", "divide: got \"layers\"" },
+        { "\"layers.{l}.mlp\": {\"from\": \"x.{l}\"}, \"layers.0.mlp\": {\"from\": \"y\"}",
+          "layers.0.mlp: taps: got layers.{l}.mlp, expected one entry for this tap" },
         { "\"embed\": {\"from\": \"x\", \"steps\": [{\"sum\": false}]}", "sum: got false, expected true" },
         { "\"embed\": {\"from\": \"x\", \"steps\": [{\"scatter\": true}]}", "scatter: got true, expected a size" },
     };
@@ -578,6 +643,9 @@ TEST(wrong_maps)
         snprintf(text, sizeof text, "map.json: base: got %s, expected llama_cpp, sglang", bases[i]);
         ck_assert_msg(says(&error, text), "%s", error.text);
     }
+    write_text(in_folder("map.json"), "{\"versions\": \"1.0\", \"taps\": {\"embed\": {\"from\": \"x\"}}}");
+    ck_assert_int_eq(m3_map_open(&map, in_folder("map.json"), &error), M3_BAD_INPUT);
+    ck_assert(says(&error, "versions: got \"1.0\", expected a list of texts"));
     write_text(in_folder("map.json"), "{");
     ck_assert_int_eq(m3_map_open(&map, in_folder("map.json"), &error), M3_BAD_INPUT);
     ck_assert_int_eq(m3_map_open(&map, in_folder("none.json"), &error), M3_ABSENT);
