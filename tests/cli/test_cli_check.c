@@ -129,8 +129,7 @@ static void check_truth_of_run(void)
     free(kept), free(now);
 }
 
-/* Claim: a dump of a part of the layers holds what it was given: the reference starts there, and no other file of weights
- * is read.
+/* Claim: a dump of a part of the layers holds what it was given: the reference starts there.
  * Seen to fail with a dump of the layers' own taps alone. */
 TEST(part_with_its_input)
 {
@@ -144,8 +143,8 @@ TEST(part_with_its_input)
 }
 
 /* Claim: a truth is kept and reused; that of another profile or case is replaced; a file that is no truth is refused
- * and stays as it is. What m3ref run wrote in double with bounds is used, or refused if it is of another case, of a part,
- * or has changed; it stays as it is too.
+ * and stays as it is. What m3ref run wrote in double with bounds is used, or refused if it is of another case, of a
+ * part, or has changed; it stays as it is too.
  * Seen to fail with any run taken for the truth, and with one of another case replaced. */
 TEST(truth)
 {

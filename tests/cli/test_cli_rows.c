@@ -1,10 +1,10 @@
-/* Candidates that say which rows they hold: by `rows` and `sequences`, by what engines have for them, or by their shapes
- * alone; under a map and under m3ref's names.
+/* Candidates that say which rows they hold: by `rows` and `sequences`, by what engines have for them, or by their
+ * shapes alone; under a map and under m3ref's names.
  *
- * Given: an honest run of two sequences, packed and padded, of 14 and 6 tokens (tests/candidates), of which some rows are
- * written in the form of an engine.
- * Seen to fail with numbers that a map does not read, with packed rows taken for slots, and with those of a padded batch
- * taken for packed ones. */
+ * Given: an honest run of two sequences, packed and padded, of 14 and 6 tokens (tests/candidates), of which some rows
+ * are written in the form of an engine.
+ * Seen to fail with numbers that a map does not read, with packed rows taken for slots, and with those of a padded
+ * batch taken for packed ones. */
 #include "program.h"
 
 #include <math.h>

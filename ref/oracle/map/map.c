@@ -257,8 +257,8 @@ static int has_rows_of_batch(const struct job *job)
     return job->rank == (int)strlen(shape_of(job)) && job->rank > 0 && job->shape[0] == job->sources[0]->shape[1];
 }
 
-/* Recipes are for rows alone, [T,..], or for rows in a batch, [1,T,..] or [1,heads,T,..]. A dump may have the batch although
- * the recipe does not know of it: without it the recipe gives the rows that it has. */
+/* Recipes are for rows alone, [T,..], or for rows in a batch, [1,T,..] or [1,heads,T,..]. A dump may have the batch
+ * although the recipe does not know of it: without it the recipe gives the rows that it has. */
 static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_error quiet = { 0 }, *const error = w->error;

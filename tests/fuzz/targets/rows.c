@@ -1,5 +1,5 @@
-/* A candidate that says which rows it holds: of one sequence and of two, packed and padded, under a map and under m3ref's
- * names. */
+/* A candidate that says which rows it holds: of one sequence and of two, packed and padded, under a map and under
+ * m3ref's names. */
 #include "oracle/judge/batch/split.h"
 #include "oracle/map/map.h"
 #include "world.h"

@@ -355,8 +355,8 @@ TEST(alternatives)
 }
 
 /* Goal:  a module gives its tensor, or a tuple that begins with it; weights lose the factor that they hold.
- * Claim: both are found, and both numbers of {l}, whether the map says that it may be a tuple or not; the first module of
- *        a list is no first part; an unknown factor leaves the tap out, and a note says so.
+ * Claim: both are found, and both numbers of {l}, whether the map says that it may be a tuple or not; the first
+ *        module of a list is no first part; an unknown factor leaves the tap out, and a note says so.
  * Seen to fail with NAME alone, with NAME.0 alone, with NAME.0 of a list, and with the factor multiplied. */
 TEST(tuples_and_factors)
 {

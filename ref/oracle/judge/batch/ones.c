@@ -41,7 +41,7 @@ static int dropped(const struct m3_tensor *t, int64_t rows)
     return m3_holds_floats(t) ? lead + 1 : lead;
 }
 
-/* Is there a tap with the rows that the dump numbers? Otherwise nothing can be judged, which is said before it is tried. */
+/* Is there a tap with the rows that the dump numbers? Otherwise nothing can be judged, which is said at once. */
 static int check_numbers(const struct m3_safetensors *file, struct m3_error *error)
 {
     const struct m3_tensor *rows = m3_safetensors_find(file, "rows"), *first = NULL;

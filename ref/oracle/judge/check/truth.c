@@ -109,7 +109,7 @@ static int is_of_whole_case(const char *command)
     return 1;
 }
 
-/* Such a file is the user's: it is used or refused, never replaced. *fits 0: it lacks the plan's honest implementations. */
+/* Such a file is the user's: it is used or refused, never replaced. *fits 0: it lacks honest implementations. */
 static int run_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
                     struct m3_error *error)
 {

@@ -23,8 +23,8 @@ int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3
 /* Is it a dump with companions that m3ref run wrote? It serves as a truth, and is never replaced. */
 int m3_truth_is_of_run(const struct m3_safetensors *file);
 
-/* *fits: is the open file the truth that the plan asks for? M3_BAD_INPUT: it is no truth that m3ref check wrote, nor that
- * m3ref run wrote of the same model, case and reading. */
+/* *fits: is the open file the truth that the plan asks for? M3_BAD_INPUT: it is no truth that m3ref check wrote, nor
+ * one that m3ref run wrote of the same model, case and reading. */
 int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
                   struct m3_error *error);
 
@@ -34,10 +34,10 @@ struct m3_truth_pass {
     void *self;
 };
 
-/* `plan` as for envelopes; row_runs 0: no honest implementations. A dump of `run --precision f64 --bounds` is used too. `path` NULL: a file without a name. A file that this
- * function has written for the same plan is reused; one that it has written for another is replaced, with a note.
- * `pass` NULL: the engine runs it. M3_BAD_INPUT: any other file; otherwise the errors of passes and files. Close it in
- * any case. */
+/* `plan` as for envelopes; row_runs 0: no honest implementations. `path` NULL: a file without a name. A file that this
+ * function has written for the same plan is reused; one that it has written for another is replaced, with a note. A dump
+ * of `run --precision f64 --bounds` is used, too. `pass` NULL: the engine runs it. M3_BAD_INPUT: any other file;
+ * otherwise the errors of passes and files. Close it in any case. */
 int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path,
                   const struct m3_truth_pass *pass, struct m3_error *notes, struct m3_error *error);
 void m3_truth_close(struct m3_truth *truth);

@@ -12,8 +12,8 @@ enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME =
 /* clang-format off */
 enum m3_map_step_kind {
     M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
-    M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_DIVIDE, M3_STEP_PLUS, M3_STEP_IDS,
-    M3_STEP_BLOCKS, M3_STEP_SCORES, M3_STEP_SCATTER,
+    M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_DIVIDE, M3_STEP_PLUS,
+    M3_STEP_IDS, M3_STEP_BLOCKS, M3_STEP_SCORES, M3_STEP_SCATTER,
     M3_STEP_KINDS,
 };
 /* clang-format on */
@@ -100,8 +100,8 @@ extern const struct m3_map_field {
 } m3_map_fields[M3_MAP_FIELDS];
 int m3_map_field(const char *name);         /* its index; -1: no such field */
 
-/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number. A module may return
- * a tuple, of which the tensor is the first part: NAME is NAME.0 too; [.0] at the end says the same */
+/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number. A module may
+ * return a tuple, of which the tensor is the first part: NAME is NAME.0 too; [.0] at the end says the same */
 
 #define M3_MAP_FIRST ".0"
 
