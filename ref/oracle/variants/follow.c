@@ -53,6 +53,13 @@ int64_t m3_follow_runs(const struct m3_profile *profile, const struct m3_safeten
     return whole > WHOLE ? FEW_OF_E4M3 : FEW;
 }
 
+int64_t m3_follow_from(const struct m3_safetensors *follow, const struct m3_model *model, int64_t layer, int64_t T)
+{
+    int64_t first = layer < 0 ? model->config.layers - 1 : layer;
+    while (follow && first > 0 && !output_of(follow, first - 1, T, model->config.H)) first--;
+    return follow ? first : 0;
+}
+
 int m3_follow_forward(const struct m3_engine *engine, const struct m3_model *model, const struct m3_request *request,
                       const struct m3_safetensors *follow, struct m3_error *error)
 {

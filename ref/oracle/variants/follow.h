@@ -18,6 +18,10 @@ int64_t m3_follow_runs(const struct m3_profile *profile, const struct m3_safeten
 int m3_follow_input(double **hidden, const struct m3_safetensors *file, int64_t layer, int64_t T, int64_t H,
                     struct m3_error *error);
 
+/* The first of the layers from which a tap of this layer, or for -1 one after all layers, is computed if `follow` is
+ * followed; NULL: 0. */
+int64_t m3_follow_from(const struct m3_safetensors *follow, const struct m3_model *model, int64_t layer, int64_t T);
+
 /* Runs engine->forward; but after a layer whose whole output `follow` holds, the next one begins from that output. NULL:
  * nothing is followed; nor is it where an MTP module needs the pass from its start. */
 int m3_follow_forward(const struct m3_engine *engine, const struct m3_model *model, const struct m3_request *request,

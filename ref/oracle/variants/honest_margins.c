@@ -9,7 +9,7 @@
 
 /* The margins of one choice, over the runs. */
 struct margin {
-    float low, high;
+    float runs, sum, squares;
 };
 
 struct m3_honest_margins {
@@ -22,7 +22,7 @@ struct m3_honest_margins {
 static struct margin *margins_new(int64_t n)
 {
     struct margin *margins = malloc((size_t)n * sizeof *margins + 1);
-    for (int64_t i = 0; margins && i < n; i++) margins[i] = (struct margin){ INFINITY, -INFINITY };
+    for (int64_t i = 0; margins && i < n; i++) margins[i] = (struct margin){ 0 };
     return margins;
 }
 
@@ -60,13 +60,15 @@ static int descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Between the k-th and the next of n scores, which it sorts. */
-static void widen(struct margin *margin, double *scores, int64_t n, int64_t k)
+/* Between the k-th and the next of n scores, which it sorts; nothing if there is no choice. */
+static void add(struct margin *margin, double *scores, int64_t n, int64_t k)
 {
     qsort(scores, (size_t)n, sizeof *scores, descending);
-    const double gap = k <= 0 || k >= n || isinf(scores[k]) ? INFINITY : scores[k - 1] - scores[k];
-    if (!(gap >= margin->low)) margin->low = isnan(gap) ? 0 : (float)gap;
-    if (!(gap <= margin->high)) margin->high = (float)gap;
+    if (k <= 0 || k >= n || isinf(scores[k])) return;
+    const float gap = isnan(scores[k - 1] - scores[k]) ? 0 : (float)(scores[k - 1] - scores[k]);
+    margin->runs++;
+    margin->sum += gap;
+    margin->squares += gap * gap;
 }
 
 static int take_experts(struct m3_honest_margins *m, int64_t layer, const float *scores, int64_t row, int64_t count)
@@ -78,7 +80,7 @@ static int take_experts(struct m3_honest_margins *m, int64_t layer, const float 
     if (bias->cols == E) m3_expand_f64(offset, bias, 0, 0, E);
     for (int64_t t = 0; t < count; t++) {
         for (int64_t e = 0; e < E; e++) sums[e] = (double)scores[t * E + e] + offset[e];
-        widen(&m->experts[layer * m->T + row + t], sums, E, m->model->config.K);
+        add(&m->experts[layer * m->T + row + t], sums, E, m->model->config.K);
     }
     free(offset);
     return M3_OK;
@@ -113,7 +115,7 @@ static int take_blocks(struct m3_honest_margins *m, int64_t layer, const float *
         const int64_t t = row + i / G, group = i % G;
         int64_t left;
         const int64_t n = list_blocks(sums, forced, &left, m, scores + (i / G) * G * B, t, group, B);
-        widen(&m->blocks[(layer * m->T + t) * G + group], sums, n, left);
+        add(&m->blocks[(layer * m->T + t) * G + group], sums, n, left);
     }
     const int status = sums && forced ? M3_OK : M3_INTERNAL;
     free(sums);
@@ -135,41 +137,45 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int is_choice(const struct margin *m) { return m->low <= m->high && !isinf(m->low); }
-
-/* How far the runs' margins are apart in nine of ten choices of a layer: few runs show less in some rows by chance,
- * because they share most of their roundings. Infinite, so that nothing is sure, if memory is short. */
-static float usual_spread(const struct margin *margins, int64_t n)
+static float deviation_of(const struct margin *m)
 {
-    float *room = malloc((size_t)n * sizeof *room + 1), spread = INFINITY;
-    int64_t count = 0;
-    for (int64_t i = 0; room && i < n; i++)
-        if (is_choice(&margins[i])) room[count++] = margins[i].high - margins[i].low;
-    if (room) qsort(room, (size_t)count, sizeof *room, ascending);
-    if (room) spread = count > 0 ? room[(count - 1) * 9 / 10] : 0;
-    free(room);
-    return spread;
+    const float mean = m->sum / m->runs;
+    return sqrtf(fmaxf(0, m->squares / m->runs - mean * mean));
 }
 
-/* Lowers least [T] by the choices of one layer, `each` in a row. */
-static void narrow(float *least, const struct margin *margins, int64_t T, int64_t each)
+/* How much the runs' margins vary in a usual choice of a layer: few runs show less in some rows by chance. Infinite, so
+ * that nothing is sure, if memory is short. */
+static float usual_deviation(const struct margin *margins, int64_t n)
 {
-    const float usual = usual_spread(margins, T * each);
+    float *room = malloc((size_t)n * sizeof *room + 1), usual = INFINITY;
+    int64_t count = 0;
+    for (int64_t i = 0; room && i < n; i++)
+        if (margins[i].runs > 0) room[count++] = deviation_of(&margins[i]);
+    if (room) qsort(room, (size_t)count, sizeof *room, ascending);
+    if (room) usual = count > 0 ? room[count / 2] : 0;
+    free(room);
+    return usual;
+}
+
+/* Adds to others [T] how probably a program chooses otherwise in one layer, which has `each` choices in a row. */
+static void add_choices(double *others, const struct margin *margins, int64_t T, int64_t each)
+{
+    const float usual = usual_deviation(margins, T * each);
     for (int64_t i = 0; i < T * each; i++) {
         const struct margin *m = &margins[i];
-        const float apart = fmaxf(usual, m->high - m->low);
-        if (!is_choice(m)) continue;
-        const float sure = m->low <= 0 ? 0 : apart > 0 ? m->low / apart : FLT_MAX;
-        least[i / each] = fminf(least[i / each], sure);
+        if (m->runs == 0) continue;
+        const double deviation = fmaxf(usual, deviation_of(m)), mean = m->sum / m->runs;
+        others[i / each] += erfc(mean / fmax(deviation, DBL_MIN) * M_SQRT1_2) / 2;
     }
 }
 
-void m3_honest_margins_least(float *least, const struct m3_honest_margins *m, enum m3_tap tap, int64_t layer)
+void m3_honest_margins_others(double *others, const struct m3_honest_margins *m, enum m3_tap tap, int64_t layer,
+                              int64_t first)
 {
-    for (int64_t t = 0; t < m->T; t++) least[t] = INFINITY;
-    for (int64_t l = 0; l < m->model->config.layers; l++) {
+    for (int64_t t = 0; t < m->T; t++) others[t] = 0;
+    for (int64_t l = first; l < m->model->config.layers; l++) {
         if (m3_tap_order(M3_TAP_INDEX_BLOCKS, l, tap, layer) < 0)
-            narrow(least, m->blocks + l * m->T * m->groups, m->T, m->groups);
-        if (m3_tap_order(M3_TAP_EXPERTS, l, tap, layer) < 0) narrow(least, m->experts + l * m->T, m->T, 1);
+            add_choices(others, m->blocks + l * m->T * m->groups, m->T, m->groups);
+        if (m3_tap_order(M3_TAP_EXPERTS, l, tap, layer) < 0) add_choices(others, m->experts + l * m->T, m->T, 1);
     }
 }

@@ -19,8 +19,9 @@ int m3_honest_margins_wants(enum m3_tap tap, int64_t layer);
 /* Takes rows [row, row + count) of such a tap of one run. M3_INTERNAL: no memory. */
 int m3_honest_margins_take(struct m3_honest_margins *margins, enum m3_tap tap, int64_t layer, const float *scores,
                            int64_t row, int64_t count, struct m3_error *error);
-/* least [T]: of all choices before the tap in each row, the narrowest: the smallest margin of any run, divided by how
- * far the runs' margins are apart, here or usually. 0 where runs choose differently, or nearly so; infinite where nothing is chosen. */
-void m3_honest_margins_least(float *least, const struct m3_honest_margins *margins, enum m3_tap tap, int64_t layer);
+/* others [T]: in each row, how many of the choices from layer `first` on and before the tap an honest program is to be
+ * expected to make otherwise than all runs do, as far as the margins of the runs vary. 0: nothing is chosen. */
+void m3_honest_margins_others(double *others, const struct m3_honest_margins *margins, enum m3_tap tap, int64_t layer,
+                              int64_t first);
 
 #endif

@@ -78,7 +78,7 @@ static int has_margins(const struct place *place, const struct m3_honest_rows *r
 
 static int declare(struct place *place, struct m3_honest_rows *rows, enum m3_tap tap, struct m3_error *error)
 {
-    static const enum m3_dtype dtypes[M3_ROW_FIELDS] = { M3_F64, M3_F32, M3_BF16, M3_F32 };
+    static const enum m3_dtype dtypes[M3_ROW_FIELDS] = { M3_F64, M3_F32, M3_BF16, M3_F64 };
     static const int ranks[M3_ROW_FIELDS] = { 1, 2, 3, 1 };
     const struct m3_tensor *t = place->truth;
     place->width = t->count / t->shape[0];
@@ -213,16 +213,19 @@ static int write_sizes(struct m3_honest_rows *rows, struct m3_error *error)
 
 static int write_margins(struct m3_honest_rows *rows, struct m3_error *error)
 {
-    const int64_t T = rows->plan->c->T;
-    float *least = malloc((size_t)T * sizeof *least + 1);
-    int status = least ? M3_OK : m3_fail_memory(error, "margins", (size_t)T * sizeof *least);
+    const struct m3_envelope_plan *plan = rows->plan;
+    const int64_t T = plan->c->T;
+    double *others = malloc((size_t)T * sizeof *others + 1);
+    int status = others ? M3_OK : m3_fail_memory(error, "margins", (size_t)T * sizeof *others);
     for (int64_t i = 0; i < rows->count && !status; i++) {
         const struct place *place = &rows->places[i];
-        if (place->index[M3_ROW_MARGIN] < 0) continue;
-        m3_honest_margins_least(least, rows->margins, place->tap, place->layer);
-        status = m3_writer_append(rows->writer, place->index[M3_ROW_MARGIN], least, (uint64_t)T * sizeof *least, error);
+        if (place->index[M3_ROW_OTHERS] < 0) continue;
+        const int64_t first = m3_follow_from(plan->follow, plan->model, place->layer, T);
+        m3_honest_margins_others(others, rows->margins, place->tap, place->layer, first);
+        status = m3_writer_append(rows->writer, place->index[M3_ROW_OTHERS], others, (uint64_t)T * sizeof *others,
+                                  error);
     }
-    free(least);
+    free(others);
     return status;
 }
 

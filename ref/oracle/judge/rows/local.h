@@ -12,16 +12,13 @@
 struct m3_local {
     enum m3_verdict verdict; /* pass, suspect or fail */
     int64_t first, count; /* the bad places; they lie side by side, but for those that say nothing */
-    double times; /* each of the worst of them is so many times as far off as any run there */
+    double times; /* each of the worst of them is so many times as far off as runs are there */
 };
-
-/* Can honest programs choose other experts or blocks before the place? */
-enum m3_sure { M3_SURE_NOT, M3_SURE_LIKELY, M3_SURE, M3_SURE_NO_CHOICE };
 
 struct m3_local_rules {
     int has_nearest; /* d->nearest is known; otherwise errors alone count */
     double resolution; /* of the candidate's own distance: counts as nothing */
-    const unsigned char *sure; /* [d->n] enum m3_sure; NULL: all may choose otherwise */
+    const double *others; /* [d->n] how many choices are to be expected to differ at each place; NULL: not known */
     double blank; /* the distance of a place that holds another's values; NaN: not known */
 };
 

@@ -8,10 +8,11 @@
 
 #include "base/context.h"
 #include "oracle/judge/judge.h"
+#include "oracle/judge/rows/copies.h"
 #include "oracle/judge/rows/distances.h"
 #include "oracle/judge/rows/local.h"
 
-const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs", "row_margin" };
+const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs", "row_others" };
 
 int m3_is_row_statistic(const char *name)
 {
@@ -40,11 +41,10 @@ static const double shares[SHARES] = { 0.75, 0.5, 0.9 };
 static const double suspect_errors[SHARES] = { 1.75, 1.75, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
 enum { FEW_ROWS = 16 };
 static const double fails_above = 2;
-/* No choice of other experts moves a row by so many times its length. */
-static const double garbage = 3;
-/* No honest program chooses otherwise where the least margin of the runs is so many times as wide as they vary; hardly
- * any, and never in two rows side by side, at half of that. */
-static const double sure_above = 1, likely_above = 0.5;
+/* Rows that differ by so many usual errors differ in every honest program. */
+static const double far_above = 4;
+/* Zeros are off by so many times the length of a row, and another row's values by more. */
+static const double unrelated = 1;
 
 /* One tap of both sides, and its statistic. */
 struct judging {
@@ -67,12 +67,12 @@ static const char *find(struct judging *j, const struct m3_safetensors *file, co
 {
     for (int i = 0; i < M3_ROW_FIELDS; i++) j->field[i] = field_of(file, m->want->name, (enum m3_row_field)i);
     const struct m3_tensor *size = j->field[M3_ROW_SIZE], *error = j->field[M3_ROW_ERROR],
-                           *runs = j->field[M3_ROW_RUNS], *margin = j->field[M3_ROW_MARGIN];
+                           *runs = j->field[M3_ROW_RUNS], *others = j->field[M3_ROW_OTHERS];
     if (size == NULL || error == NULL) return "honest implementations of the profile are not known for this tap";
     if (size->dtype != M3_F64 || size->rank != 1 || error->dtype != M3_F32 || error->rank != 2 ||
         error->shape[1] != size->shape[0] || error->shape[0] < 2)
         return "the honest implementations have another shape";
-    if (margin != NULL && (margin->dtype != M3_F32 || margin->rank != 1 || margin->shape[0] != size->shape[0]))
+    if (others != NULL && (others->dtype != M3_F64 || others->rank != 1 || others->shape[0] != size->shape[0]))
         return "the honest implementations have another shape";
     j->runs = error->shape[0];
     if (runs == NULL) return NULL;
@@ -223,26 +223,20 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
-static enum m3_sure sure_of(double margin)
-{
-    if (isinf(margin)) return M3_SURE_NO_CHOICE;
-    return margin >= sure_above ? M3_SURE : margin >= likely_above ? M3_SURE_LIKELY : M3_SURE_NOT;
-}
-
 /* Rows that are off where the others are not. */
 static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
 {
-    const struct m3_tensor *margins = j->field[M3_ROW_MARGIN];
-    unsigned char *sure = calloc((size_t)j->rows + 1, 1);
+    const struct m3_tensor *expected = j->field[M3_ROW_OTHERS];
+    double *others = malloc((size_t)j->rows * sizeof *others + 1);
     const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
-                                          .sure = sure,
-                                          .blank = garbage };
+                                          .others = expected ? others : NULL,
+                                          .blank = unrelated };
     struct m3_local found;
-    if (sure == NULL) return m3_fail_memory(error, j->want->name, (size_t)j->rows);
-    for (int64_t r = 0; r < j->rows && margins != NULL; r++)
-        sure[r] = (unsigned char)sure_of(m3_decode(M3_F32, margins->data, j->pairs[r].number));
+    if (others == NULL) return m3_fail_memory(error, j->want->name, (size_t)j->rows * sizeof *others);
+    for (int64_t r = 0; r < j->rows && expected != NULL; r++)
+        others[r] = m3_decode(M3_F64, expected->data, j->pairs[r].number);
     const int status = m3_local_find(&found, &j->d, &rules, error);
-    free(sure);
+    free(others);
     if (status != M3_OK || found.verdict == M3_VERDICT_PASS) return status;
     const int is_few = found.count <= j->rows / 2;
     if (m3_is_judged(out->verdict) && (found.verdict < out->verdict || (found.verdict == out->verdict && !is_few)))
@@ -256,14 +250,36 @@ static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct
     return M3_OK;
 }
 
-static int weigh(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
+/* Names a row that is zeros or holds another's values, if nothing else names the wrong rows. */
+static int weigh_copies(struct m3_row_verdict *out, const struct judging *j, const struct m3_matched *matched,
+                        struct m3_error *error)
+{
+    int64_t pair;
+    double largest = 0;
+    for (int64_t a = 0; a < j->runs; a++)
+        j->d.each[a] = m3_quantile(j->d.error + a * j->rows, j->rows, 0.5, j->d.room);
+    const double usual = m3_quantile(j->d.each, j->runs, 0.5, j->d.room);
+    const int status = m3_copies_find(&pair, matched, j->pairs, j->rows, far_above * usual, error);
+    if (status != M3_OK || pair < 0 || out->verdict == M3_VERDICT_FAIL) return status;
+    for (int64_t a = 0; a < j->runs; a++) largest = fmax(largest, j->d.error[a * j->rows + pair]);
+    out->verdict = M3_VERDICT_FAIL;
+    out->why = NULL;
+    out->first_bad = j->pairs[pair].number;
+    out->bad_rows = 1;
+    out->times = j->d.error[j->runs * j->rows + pair] / largest;
+    out->share = fmax(out->share, out->times / fails_above);
+    return M3_OK;
+}
+
+static int weigh(struct m3_row_verdict *out, const struct judging *j, const struct m3_matched *matched,
+                 struct m3_error *error)
 {
     const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
     double fails = beyond(&out->error, &out->error_largest, j, j->d.error, 0, shares[0]);
     double near = 0;
     if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->d.nearest, 0, shares[0]);
     double usual = 0;
-    const int status = few ? usual_error(&usual, j, error) : M3_OK;
+    int status = few ? usual_error(&usual, j, error) : M3_OK;
     if (status != M3_OK) return status;
     fails = few ? m3_row_share(out->error, fmax(out->error_largest, usual)) : fmax(fails, near);
     const double worst = worst_of(j, few ? fails_above : 0);
@@ -271,7 +287,8 @@ static int weigh(struct m3_row_verdict *out, const struct judging *j, struct m3_
     out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= 1) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
     if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j);
-    return weigh_few(out, j, error);
+    status = weigh_few(out, j, error);
+    return status == M3_OK ? weigh_copies(out, j, matched, error) : status;
 }
 
 /* Of a tap that does not pass, by the largest error of an honest row. */
@@ -284,7 +301,8 @@ static int find_pattern(struct m3_row_verdict *out, const struct judging *j, con
     return m3_matched_pattern(&out->pattern, matched, largest, 1, error);
 }
 
-static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
+static int measure(struct m3_row_verdict *out, struct judging *j, const struct m3_matched *matched,
+                   struct m3_error *error)
 {
     const size_t bytes = (size_t)(j->runs + 1) * (size_t)j->columns * sizeof(float);
     int failed = 0;
@@ -303,7 +321,7 @@ static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_erro
         }
         free(all);
     }
-    return failed ? m3_fail_memory(error, j->want->name, bytes) : weigh(out, j, error);
+    return failed ? m3_fail_memory(error, j->want->name, bytes) : weigh(out, j, matched, error);
 }
 
 int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file, const struct m3_matched *matched,
@@ -326,7 +344,7 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
         out->why = "the honest implementations are those of a run with other choices";
     else if (status == M3_OK && j.rows > 0) {
         out->why = NULL;
-        status = measure(out, &j, error);
+        status = measure(out, &j, matched, error);
         if (status == M3_OK) status = find_pattern(out, &j, matched, error);
     }
     free(j.pairs);

@@ -14,7 +14,7 @@ enum m3_row_field {
     M3_ROW_SIZE,        /* F64 [rows]: L2 of each row of the truth */
     M3_ROW_ERROR,       /* F32 [runs,rows]: |run - truth| / |truth| of each row */
     M3_ROW_RUNS,        /* BF16 [runs,rows,columns]: run - truth, of at most M3_ROW_COLUMNS evenly spaced columns */
-    M3_ROW_MARGIN, /* F32 [rows]: how sure the choices before the tap are in each row (variants/honest_margins.h) */
+    M3_ROW_OTHERS, /* F64 [rows]: choices that may be others, expected in each row (variants/honest_margins.h) */
     M3_ROW_FIELDS,
 };
 enum { M3_ROW_COLUMNS = 1024 };

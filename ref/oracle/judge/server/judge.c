@@ -70,12 +70,14 @@ double m3_resolution_of(const double *got, int64_t n)
 struct distances {
     const struct m3_weighing *w;
     int64_t *places;            /* [of.n] of the question: those with entries */
+    double *others;             /* [of.n] of the weighing; infinite: not known */
     struct m3_distances of;
 };
 
 static void distances_free(struct distances *d)
 {
     free(d->places);
+    free(d->others);
     m3_distances_free(&d->of);
 }
 
@@ -83,10 +85,16 @@ static int distances_new(struct distances *d, const struct m3_weighing *w, struc
 {
     const struct m3_question *q = w->question;
     int64_t n = 0;
-    *d = (struct distances){ .w = w, .places = malloc((size_t)q->count * sizeof *d->places + 1) };
-    if (!d->places) return m3_fail_memory(error, "distances", (size_t)q->count * sizeof *d->places);
-    for (int64_t i = 0; i < q->count; i++)
-        if (q->asked[i].count > 0) d->places[n++] = i;
+    const size_t count = (size_t)q->count;
+    *d = (struct distances){ .w = w,
+                             .places = malloc(count * sizeof *d->places + 1),
+                             .others = malloc(count * sizeof *d->others + 1) };
+    if (!d->places || !d->others) return m3_fail_memory(error, "distances", count * sizeof *d->places);
+    for (int64_t i = 0; i < q->count; i++) {
+        if (q->asked[i].count == 0) continue;
+        d->others[n] = w->others ? w->others[q->asked[i].row] : INFINITY;
+        d->places[n++] = i;
+    }
     return m3_distances_new(&d->of, w->run_count, n, "distances", error);
 }
 
@@ -179,6 +187,7 @@ static int find_few(struct m3_local *found, const struct distances *d, enum metr
 {
     const struct m3_local_rules rules = { .has_nearest = 1,
                                           .resolution = d->w->resolution,
+                                          .others = d->others,
                                           .blank = blank_by(metric, d) };
     return m3_local_find(found, &d->of, &rules, error);
 }

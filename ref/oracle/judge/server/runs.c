@@ -45,6 +45,7 @@ void m3_told_free(struct m3_told *told)
 
 struct asking {
     struct m3_told *told;
+    struct m3_honest_margins *margins; /* NULL: nobody asks */
     const struct m3_question *q;
     size_t real;
     enum m3_softmax softmax;
@@ -168,9 +169,8 @@ static void ask_row(struct asking *a, int64_t i, const void *row, double *logits
 
 static int wants(void *self, enum m3_tap tap, int64_t layer)
 {
-    (void)self;
-    (void)layer;
-    return tap == M3_TAP_LOGITS;
+    const struct asking *a = self;
+    return tap == M3_TAP_LOGITS || (a->margins && m3_honest_margins_wants(tap, layer));
 }
 
 /* The first place asked of rows from `row` on. */
@@ -191,8 +191,7 @@ static int keep(void *self, enum m3_tap tap, int64_t layer, const void *data, in
     struct asking *a = self;
     const struct m3_question *q = a->q;
     const int64_t first = first_of(q, row), end = first_of(q, row + rows);
-    (void)tap;
-    (void)layer;
+    if (tap != M3_TAP_LOGITS) return m3_honest_margins_take(a->margins, tap, layer, data, row, rows, error);
 #pragma omp parallel if (end - first > 1 && q->V > 4096)
     {
         double *logits = malloc(2 * (size_t)q->V * sizeof *logits + 1);
@@ -210,13 +209,28 @@ static int keep(void *self, enum m3_tap tap, int64_t layer, const void *data, in
     return a->failed ? m3_fail_memory(error, "a row of logits", 2 * (size_t)q->V * sizeof(double)) : M3_OK;
 }
 
-int m3_ask(struct m3_told *told, const struct m3_question *q, const struct m3_engine *engine,
-           const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax, struct m3_error *error)
+static int ask(struct asking *a, const struct m3_engine *engine, const struct m3_model *model,
+               struct m3_request *request, struct m3_error *error)
 {
-    struct asking a = { .told = told, .q = q, .real = engine->real_bytes, .softmax = softmax };
-    const struct m3_sink sink = { .self = &a, .wants = wants, .write = keep };
+    const struct m3_sink sink = { .self = a, .wants = wants, .write = keep };
     request->sink = &sink;
     const int status = engine->forward(model, request, error);
     request->sink = NULL;
     return status;
+}
+
+int m3_ask(struct m3_told *told, const struct m3_question *q, const struct m3_engine *engine,
+           const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax, struct m3_error *error)
+{
+    struct asking a = { .told = told, .q = q, .real = engine->real_bytes, .softmax = softmax };
+    return ask(&a, engine, model, request, error);
+}
+
+int m3_ask_honest(struct m3_told *told, struct m3_honest_margins *margins, const struct m3_question *q,
+                  const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax,
+                  struct m3_error *error)
+{
+    const struct m3_engine *engine = m3_engine_f32();
+    struct asking a = { .told = told, .margins = margins, .q = q, .real = engine->real_bytes, .softmax = softmax };
+    return ask(&a, engine, model, request, error);
 }

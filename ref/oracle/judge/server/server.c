@@ -21,7 +21,7 @@ struct checking {
     const struct m3_answer *answer;
     struct m3_asked *asked;
     int32_t *ids;
-    double *got;
+    double *got, *others;
     struct m3_question question;
     struct m3_weighing weighing;
 };
@@ -201,10 +201,14 @@ static int run_honest(struct checking *c, struct m3_error *error)
 {
     const struct m3_setting *s = c->plan->setting;
     struct m3_weighing *w = &c->weighing;
+    const int64_t T = s->the_case->T;
     struct m3_honest *honest = NULL;
+    struct m3_honest_margins *margins = NULL;
     w->runs = calloc((size_t)w->run_count, sizeof *w->runs);
-    if (!w->runs) return m3_fail_memory(error, "honest runs", (size_t)w->run_count * sizeof *w->runs);
-    int status = m3_honest_new(&honest, s->model, s->semantics, s->profile, NULL, s->the_case->T, error);
+    w->others = c->others = malloc((size_t)T * sizeof *c->others + 1);
+    if (!w->runs || !c->others) return m3_fail_memory(error, "honest runs", (size_t)w->run_count * sizeof *w->runs);
+    int status = m3_honest_new(&honest, s->model, s->semantics, s->profile, NULL, T, error);
+    if (!status) status = m3_honest_margins_new(&margins, s->model, s->semantics, T, error);
     for (int64_t i = 0; i < w->run_count && !status; i++) {
         struct m3_request request = request_of(s);
         m3_tell(&c->plan->progress, "run", i + 1, w->run_count + 1);
@@ -212,9 +216,11 @@ static int run_honest(struct checking *c, struct m3_error *error)
         m3_honest_request(honest, &request);
         status = m3_told_new(&w->runs[i], &c->question, 0, error);
         if (!status)
-            status = m3_ask(&w->runs[i], &c->question, m3_engine_f32(), s->model, &request,
-                            (enum m3_softmax)(i % M3_SOFTMAXES), error);
+            status = m3_ask_honest(&w->runs[i], margins, &c->question, s->model, &request,
+                                   (enum m3_softmax)(i % M3_SOFTMAXES), error);
     }
+    if (!status) m3_honest_margins_others(c->others, margins, M3_TAP_LOGITS, -1, 0);
+    m3_honest_margins_free(margins);
     m3_honest_free(honest);
     return status;
 }
@@ -281,6 +287,7 @@ int m3_server_check(struct m3_server *r, const struct m3_server_plan *plan, cons
     free(c.asked);
     free(c.ids);
     free(c.got);
+    free(c.others);
     return status;
 }
 

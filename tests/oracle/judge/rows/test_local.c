@@ -10,13 +10,13 @@ enum { RUNS = 8, N = 40 };
 
 static struct m3_error error;
 static struct m3_distances d;
-static unsigned char sure[N];
+static double others[N];
 
 static void setup(void)
 {
     ck_assert_int_eq(m3_distances_new(&d, RUNS, N, "a test", &error), 0);
     for (int i = 0; i < (RUNS + 1) * N; i++) d.error[i] = 1, d.nearest[i] = 1.4;
-    for (int k = 0; k < N; k++) sure[k] = M3_SURE_NOT;
+    for (int k = 0; k < N; k++) others[k] = 1;
 }
 
 static void teardown(void) { m3_distances_free(&d); }
@@ -28,39 +28,45 @@ static void put(int first, int count, double times)
     for (int k = first; k < first + count; k++) d.error[RUNS * N + k] = times, d.nearest[RUNS * N + k] = 1.4 * times;
 }
 
-static struct m3_local find(double resolution, double blank)
+static struct m3_local find_by(int has_nearest, double resolution, double blank)
 {
     struct m3_local found;
-    const struct m3_local_rules rules = { .has_nearest = 1, .resolution = resolution, .sure = sure, .blank = blank };
+    const struct m3_local_rules rules = {
+        .has_nearest = has_nearest, .resolution = resolution, .others = others, .blank = blank
+    };
     ck_assert_int_eq(m3_local_find(&found, &d, &rules, &error), 0);
     return found;
 }
+
+static struct m3_local find(double resolution, double blank) { return find_by(1, resolution, blank); }
 
 /* Claim: the more places lie side by side, and the surer their choices are, the less each must be off; the places are
  * named; the longer and surer ones fail.
  * Seen to fail with the largest of a window in place of the least, with limits of sure places for all, and with the
  * last place left out. */
 static const struct {
-    enum m3_sure sure;
+    double others;
     int first, count;
     double times;
     enum m3_verdict verdict;
 } claims[] = {
-    { M3_SURE_NOT, 20, 1, 50, M3_VERDICT_PASS },       { M3_SURE_NOT, 20, 2, 7.9, M3_VERDICT_PASS },
-    { M3_SURE_NOT, 20, 2, 8.1, M3_VERDICT_SUSPECT },   { M3_SURE_NOT, 37, 3, 1.6, M3_VERDICT_PASS },
-    { M3_SURE_NOT, 37, 3, 1.8, M3_VERDICT_SUSPECT },   { M3_SURE_NOT, 36, 4, 1.55, M3_VERDICT_SUSPECT },
-    { M3_SURE_NOT, 36, 4, 3.1, M3_VERDICT_FAIL },      { M3_SURE_NOT, 0, 8, 1.45, M3_VERDICT_SUSPECT },
-    { M3_SURE_NOT, 0, N, 1.1, M3_VERDICT_PASS },       { M3_SURE_LIKELY, 7, 1, 50, M3_VERDICT_PASS },
-    { M3_SURE_LIKELY, 7, 2, 3.1, M3_VERDICT_SUSPECT }, { M3_SURE, 39, 1, 4.9, M3_VERDICT_PASS },
-    { M3_SURE, 39, 1, 5.1, M3_VERDICT_SUSPECT },       { M3_SURE, 5, 2, 2.6, M3_VERDICT_SUSPECT },
-    { M3_SURE_NO_CHOICE, 0, 1, 2.1, M3_VERDICT_PASS }, { M3_SURE_NO_CHOICE, 0, 1, 2.3, M3_VERDICT_SUSPECT },
-    { M3_SURE_NO_CHOICE, 0, 1, 4.5, M3_VERDICT_FAIL }, { M3_SURE_NO_CHOICE, 9, 2, 1.85, M3_VERDICT_SUSPECT },
-    { M3_SURE_NO_CHOICE, 9, 1, NAN, M3_VERDICT_FAIL },
+    { 1, 20, 1, 50, M3_VERDICT_PASS },       { 1, 20, 2, 31, M3_VERDICT_PASS },
+    { 1, 20, 2, 33, M3_VERDICT_SUSPECT },    { 1, 37, 3, 3.3, M3_VERDICT_PASS },
+        { 1, 37, 3, 3.5, M3_VERDICT_SUSPECT },
+    { 1, 37, 3, 7, M3_VERDICT_FAIL },        { 1, 36, 4, 2.3, M3_VERDICT_SUSPECT },
+    { 1, 36, 4, 4.5, M3_VERDICT_FAIL },      { 1, 5, 5, 2, M3_VERDICT_SUSPECT },
+    { 1, 0, 8, 1.65, M3_VERDICT_SUSPECT },   { 1, 0, 8, 1.55, M3_VERDICT_PASS },
+    { 0.05, 7, 1, 50, M3_VERDICT_PASS },     { 0.05, 7, 2, 2.5, M3_VERDICT_SUSPECT },
+    { 0.05, 7, 3, 2.2, M3_VERDICT_SUSPECT }, { 1e-4, 7, 1, 50, M3_VERDICT_PASS },
+    { 1e-4, 5, 2, 2.1, M3_VERDICT_SUSPECT }, { 1e-4, 5, 3, 1.8, M3_VERDICT_SUSPECT },
+    { 1e-4, 5, 4, 1.7, M3_VERDICT_SUSPECT }, { 1e-6, 39, 1, 3.1, M3_VERDICT_PASS },
+    { 1e-6, 39, 1, 3.3, M3_VERDICT_SUSPECT }, { 0, 0, 1, 6.5, M3_VERDICT_FAIL },
+    { 0, 9, 1, NAN, M3_VERDICT_FAIL },
 };
 
 LOOP_TEST(side_by_side, sizeof claims / sizeof *claims)
 {
-    for (int k = 0; k < N; k++) sure[k] = (unsigned char)claims[_i].sure;
+    for (int k = 0; k < N; k++) others[k] = claims[_i].others;
     put(claims[_i].first, claims[_i].count, claims[_i].times);
     const struct m3_local found = find(0, INFINITY);
     ck_assert_int_eq(found.verdict, claims[_i].verdict);
@@ -70,18 +76,41 @@ LOOP_TEST(side_by_side, sizeof claims / sizeof *claims)
     if (!isnan(claims[_i].times)) ck_assert_double_eq_tol(found.times, claims[_i].times, 1e-9);
 }
 
-/* Claim: a place at which some run chose otherwise says nothing of its neighbours: bad places on both sides of it lie
- * side by side. But it counts where the candidate is farther off than all runs.
- * Seen to fail with wide places kept. */
-TEST(wide_place)
+/* Claim: places whose choices are less sure do not count beside surer ones, and part them.
+ * Seen to fail with the places between left out. */
+TEST(unsure_between)
 {
-    d.error[0 * N + 22] = 30;
-    put(20, 4, 2);
-    struct m3_local found = find(0, INFINITY);
-    ck_assert(found.verdict == M3_VERDICT_SUSPECT && found.first == 20 && found.count == 4);
-    put(22, 1, 60);
-    found = find(0, INFINITY);
-    ck_assert(found.verdict == M3_VERDICT_SUSPECT && found.count == 4);
+    for (int k = 18; k < 24; k++) others[k] = 1e-4;
+    put(20, 2, 3);
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_SUSPECT);
+    others[20] = 1;
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
+    put(19, 1, 3);
+    put(20, 1, 1);
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
+}
+
+/* Claim: one run that chose otherwise at a place does not hide that the candidate is far from all runs there; but by
+ * errors alone, which cannot tell whose choice it made, the candidate may be as far off as that run.
+ * Seen to fail with the largest distance of a run in place of the usual one, and with the usual error. */
+TEST(other_choice_of_a_run)
+{
+    for (int k = 20; k < 24; k++) d.nearest[k] = d.error[k] = 30;
+    put(20, 4, 5);
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_FAIL);
+    ck_assert_int_eq(find_by(0, 0, INFINITY).verdict, M3_VERDICT_PASS);
+}
+
+/* Claim: a candidate that is a little farther off than the runs everywhere has no mistake in a few places: what counts
+ * is how far off they are beside the others.
+ * Seen to fail without the level of all places. */
+TEST(everywhere)
+{
+    put(0, N, 2.5);
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
+    put(10, 4, 2.5 * 4.5);
+    const struct m3_local found = find(0, INFINITY);
+    ck_assert(found.verdict == M3_VERDICT_FAIL && found.first == 10 && found.count == 4);
 }
 
 /* Claim: rows after one that may have chosen otherwise inherit a part of its error, and are no run of their own.
@@ -91,7 +120,7 @@ TEST(heirs)
     put(10, 1, 170);
     put(11, 12, 4);
     ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
-    sure[10] = M3_SURE;
+    others[10] = 0;
     ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_FAIL);
 }
 

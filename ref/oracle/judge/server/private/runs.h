@@ -4,6 +4,7 @@
 
 #include "model/engine.h"
 #include "oracle/judge/server/server.h"
+#include "oracle/variants/honest_margins.h"
 
 /* One place of the answer: row of the logits that predicts it, and its entries. */
 struct m3_asked {
@@ -50,5 +51,9 @@ void m3_told_free(struct m3_told *told);
 /* Runs the pass and keeps what is asked; `request` is complete but for the sink. */
 int m3_ask(struct m3_told *told, const struct m3_question *q, const struct m3_engine *engine,
            const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax, struct m3_error *error);
+/* The same of an honest run in float; `margins` takes how sure its choices are. */
+int m3_ask_honest(struct m3_told *told, struct m3_honest_margins *margins, const struct m3_question *q,
+                  const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax,
+                  struct m3_error *error);
 
 #endif
