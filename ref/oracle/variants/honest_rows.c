@@ -222,8 +222,8 @@ static int write_margins(struct m3_honest_rows *rows, struct m3_error *error)
         if (place->index[M3_ROW_OTHERS] < 0) continue;
         const int64_t first = m3_follow_from(plan->follow, plan->model, place->layer, T);
         m3_honest_margins_others(others, rows->margins, place->tap, place->layer, first);
-        status = m3_writer_append(rows->writer, place->index[M3_ROW_OTHERS], others, (uint64_t)T * sizeof *others,
-                                  error);
+        status =
+            m3_writer_append(rows->writer, place->index[M3_ROW_OTHERS], others, (uint64_t)T * sizeof *others, error);
     }
     free(others);
     return status;

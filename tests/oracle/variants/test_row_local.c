@@ -44,7 +44,7 @@ TIMEOUT(300);
 FIXTURE(setup, teardown);
 FIXTURE_ONCE(make_truth, remove_folder);
 
-/* Moves rows of a tap of the candidate toward the row `back` before them: 1 is all the way. */
+/* Moves rows of a tap of the candidate toward the row `back` before them, or toward 0 if that is 0: 1 is all the way. */
 static void spoil(const char *tap, int64_t first, int64_t count, int64_t back, double share)
 {
     struct m3_safetensors *file;
@@ -57,7 +57,7 @@ static void spoil(const char *tap, int64_t first, int64_t count, int64_t back, d
     float *rows = malloc((size_t)(count * width) * sizeof *rows);
     for (int64_t i = 0; i < count * width; i++) {
         const double own = m3_decode(t->dtype, t->data, at + i),
-                     other = m3_decode(t->dtype, t->data, at + i - back * width);
+                     other = back > 0 ? m3_decode(t->dtype, t->data, at + i - back * width) : 0;
         rows[i] = (float)(own + share * (other - own));
     }
     m3_safetensors_close(file);
@@ -95,6 +95,8 @@ static const struct {
     { "one row that holds another", 4, 14, 1, 7, 1, "row 14 only" },
     { "logits of the last rows", -1, 62, 5, 1, 0.2, "to 66 only" },
     { "logits of one row that holds another", -1, 14, 1, 7, 1, "row 14 only" },
+    { "one row of zeros", 4, 59, 1, 0, 1, "row 59 only" },
+    { "logits of one row of zeros", -1, 44, 1, 0, 1, "row 44 only" },
 };
 
 LOOP_TEST(few_rows, sizeof mistakes / sizeof *mistakes)

@@ -96,9 +96,7 @@ int m3_copies_find(int64_t *found, const struct m3_matched *matched, const struc
     const int64_t rows = got->rank > 0 ? got->shape[0] : 0;
     *found = -1;
     if (count == 0 || rows == 0 || want->shape[0] == 0) return M3_OK;
-    const struct rows r = {
-        want, got, pairs, want->count / want->shape[0], (int64_t)(got->bytes / (uint64_t)rows)
-    };
+    const struct rows r = { want, got, pairs, want->count / want->shape[0], (int64_t)(got->bytes / (uint64_t)rows) };
     if (r.width < LEAST_COLUMNS || got->count / rows != r.width) return M3_OK;
     struct key *keys = malloc((size_t)count * sizeof *keys + 1);
     if (!keys) return m3_fail_memory(error, want->name, (size_t)count * sizeof *keys);

@@ -256,8 +256,7 @@ static int weigh_copies(struct m3_row_verdict *out, const struct judging *j, con
 {
     int64_t pair;
     double largest = 0;
-    for (int64_t a = 0; a < j->runs; a++)
-        j->d.each[a] = m3_quantile(j->d.error + a * j->rows, j->rows, 0.5, j->d.room);
+    for (int64_t a = 0; a < j->runs; a++) j->d.each[a] = m3_quantile(j->d.error + a * j->rows, j->rows, 0.5, j->d.room);
     const double usual = m3_quantile(j->d.each, j->runs, 0.5, j->d.room);
     const int status = m3_copies_find(&pair, matched, j->pairs, j->rows, far_above * usual, error);
     if (status != M3_OK || pair < 0 || out->verdict == M3_VERDICT_FAIL) return status;

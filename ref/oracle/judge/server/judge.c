@@ -185,10 +185,9 @@ static void weigh_distances(struct m3_server *r, const struct distances *d)
 
 static int find_few(struct m3_local *found, const struct distances *d, enum metric metric, struct m3_error *error)
 {
-    const struct m3_local_rules rules = { .has_nearest = 1,
-                                          .resolution = d->w->resolution,
-                                          .others = d->others,
-                                          .blank = blank_by(metric, d) };
+    const struct m3_local_rules rules = {
+        .has_nearest = 1, .resolution = d->w->resolution, .others = d->others, .blank = blank_by(metric, d)
+    };
     return m3_local_find(found, &d->of, &rules, error);
 }
 

@@ -52,16 +52,15 @@ static const struct {
 } claims[] = {
     { 1, 20, 1, 50, M3_VERDICT_PASS },       { 1, 20, 2, 31, M3_VERDICT_PASS },
     { 1, 20, 2, 33, M3_VERDICT_SUSPECT },    { 1, 37, 3, 3.3, M3_VERDICT_PASS },
-        { 1, 37, 3, 3.5, M3_VERDICT_SUSPECT },
-    { 1, 37, 3, 7, M3_VERDICT_FAIL },        { 1, 36, 4, 2.3, M3_VERDICT_SUSPECT },
-    { 1, 36, 4, 4.5, M3_VERDICT_FAIL },      { 1, 5, 5, 2, M3_VERDICT_SUSPECT },
-    { 1, 0, 8, 1.65, M3_VERDICT_SUSPECT },   { 1, 0, 8, 1.55, M3_VERDICT_PASS },
-    { 0.05, 7, 1, 50, M3_VERDICT_PASS },     { 0.05, 7, 2, 2.5, M3_VERDICT_SUSPECT },
-    { 0.05, 7, 3, 2.2, M3_VERDICT_SUSPECT }, { 1e-4, 7, 1, 50, M3_VERDICT_PASS },
-    { 1e-4, 5, 2, 2.1, M3_VERDICT_SUSPECT }, { 1e-4, 5, 3, 1.8, M3_VERDICT_SUSPECT },
-    { 1e-4, 5, 4, 1.7, M3_VERDICT_SUSPECT }, { 1e-6, 39, 1, 3.1, M3_VERDICT_PASS },
-    { 1e-6, 39, 1, 3.3, M3_VERDICT_SUSPECT }, { 0, 0, 1, 6.5, M3_VERDICT_FAIL },
-    { 0, 9, 1, NAN, M3_VERDICT_FAIL },
+    { 1, 37, 3, 3.5, M3_VERDICT_SUSPECT },   { 1, 37, 3, 7, M3_VERDICT_FAIL },
+    { 1, 36, 4, 2.3, M3_VERDICT_SUSPECT },   { 1, 36, 4, 4.5, M3_VERDICT_FAIL },
+    { 1, 5, 5, 2, M3_VERDICT_SUSPECT },      { 1, 0, 8, 1.65, M3_VERDICT_SUSPECT },
+    { 1, 0, 8, 1.55, M3_VERDICT_PASS },      { 0.05, 7, 1, 50, M3_VERDICT_PASS },
+    { 0.05, 7, 2, 2.5, M3_VERDICT_SUSPECT }, { 0.05, 7, 3, 2.2, M3_VERDICT_SUSPECT },
+    { 1e-4, 7, 1, 50, M3_VERDICT_PASS },     { 1e-4, 5, 2, 2.1, M3_VERDICT_SUSPECT },
+    { 1e-4, 5, 3, 1.8, M3_VERDICT_SUSPECT }, { 1e-4, 5, 4, 1.7, M3_VERDICT_SUSPECT },
+    { 1e-6, 39, 1, 3.1, M3_VERDICT_PASS },   { 1e-6, 39, 1, 3.3, M3_VERDICT_SUSPECT },
+    { 0, 0, 1, 6.5, M3_VERDICT_FAIL },       { 0, 9, 1, NAN, M3_VERDICT_FAIL },
 };
 
 LOOP_TEST(side_by_side, sizeof claims / sizeof *claims)
