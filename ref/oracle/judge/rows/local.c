@@ -72,31 +72,33 @@ static void compare_places(double *quotients, const struct m3_distances *d, cons
     forgive_heirs(quotients, d->n, rules->others);
 }
 
-/* The least quotient of the places from `first` on; 0 if one of them may well have chosen otherwise. */
-static double least_of(const struct window *w, const double *quotients, int64_t first, const double *others)
+/* The least quotient of the places from `first` on to *last, without those that are like others; 0 if one of them may
+ * well have chosen otherwise, or if there are too few. */
+static double least_of(int64_t *last, const struct window *w, const double *quotients, int64_t first, int64_t n,
+                       const struct m3_local_rules *rules)
 {
     double least = INFINITY;
-    for (int64_t k = first; k < first + w->places; k++)
-        least = isinf(w->others) || (others && others[k] < w->others) ? fmin(least, quotients[k]) : 0;
-    return least;
-}
-
-/* The places whose least quotient is the most limits. */
-static double slide(int64_t *best, const struct window *w, const double *quotients, int64_t n, const double *others)
-{
-    double most = 0;
-    for (int64_t i = 0; i + w->places <= n; i++) {
-        const double limits = least_of(w, quotients, i, others) / w->limit;
-        if (limits > most) most = limits, *best = i;
+    int64_t count = 0;
+    for (int64_t k = first; k < n && count < w->places; k++) {
+        if (k > first && rules->alike && rules->alike[k]) continue;
+        if (!isinf(w->others) && !(rules->others && rules->others[k] < w->others)) return 0;
+        least = fmin(least, quotients[k]);
+        count++;
+        *last = k;
     }
-    return most;
+    return count < w->places ? 0 : least;
 }
 
-/* Notes the places from `first` on, and the bad ones beside them, unless something worse is known. */
-static void take(struct m3_local *found, double *most, const struct window *w, double limits, int64_t first,
-                 const double *quotients, int64_t n)
+/* Notes the places of the window that are farthest off, and the bad ones beside them, unless something worse is known. */
+static void take(struct m3_local *found, double *most, const struct window *w, const double *quotients, int64_t n,
+                 const struct m3_local_rules *rules)
 {
-    int64_t last = first + w->places - 1;
+    double limits = 0;
+    int64_t first = 0, last = 0;
+    for (int64_t i = 0, end = 0; i < n; i++) {
+        const double own = least_of(&end, w, quotients, i, n, rules) / w->limit;
+        if (own > limits) limits = own, first = i, last = end;
+    }
     const enum m3_verdict verdict = w->can_fail && limits > fails_above ? M3_VERDICT_FAIL : M3_VERDICT_SUSPECT;
     if (!(limits > 1) || verdict < found->verdict || (verdict == found->verdict && limits <= *most)) return;
     while (first > 0 && quotients[first - 1] > bad_above) first--;
@@ -125,11 +127,8 @@ static void find(struct m3_local *found, const struct m3_distances *d, const str
 {
     double most = 0;
     compare_places(quotients, d, rules);
-    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
-        int64_t from = 0;
-        const double limits = slide(&from, &windows[i], quotients, d->n, rules->others);
-        take(found, &most, &windows[i], limits, from, quotients, d->n);
-    }
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        take(found, &most, &windows[i], quotients, d->n, rules);
     if (found->count == 0) find_one(found, d, rules, quotients);
 }
 

@@ -15,10 +15,14 @@ struct m3_local {
     double times; /* each of the worst of them is so many times as far off as runs are there */
 };
 
+/* Rows that are alike, as those of equal tokens, share roundings and choices: side by side they say no more than one. */
+enum { M3_LOCAL_REACH = 8 };
+
 struct m3_local_rules {
     int has_nearest; /* d->nearest is known; otherwise errors alone count */
     double resolution; /* of the candidate's own distance: counts as nothing */
     const double *others; /* [d->n] how many choices are to be expected to differ at each place; NULL: not known */
+    const unsigned char *alike; /* [d->n] is it like one of the M3_LOCAL_REACH before it? NULL: none is */
     double blank; /* the distance of a place that holds another's values; NaN: not known */
 };
 

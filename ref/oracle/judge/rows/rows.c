@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/minmax.h"
 #include "oracle/judge/judge.h"
 #include "oracle/judge/rows/copies.h"
 #include "oracle/judge/rows/distances.h"
@@ -41,6 +42,8 @@ static const double shares[SHARES] = { 0.75, 0.5, 0.9 };
 static const double suspect_errors[SHARES] = { 1.75, 1.75, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
 enum { FEW_ROWS = 16 };
 static const double fails_above = 2;
+/* Rows that differ by less than so much of their length are alike. */
+static const double alike_below = 0.2;
 /* Rows that differ by so many usual errors differ in every honest program. */
 static const double far_above = 4;
 /* Zeros are off by so many times the length of a row, and another row's values by more. */
@@ -223,20 +226,47 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
+static int is_alike(const struct judging *j, int64_t a, int64_t b)
+{
+    double squares = 0, off = 0;
+    for (int64_t i = 0; i < j->width; i += j->step > 0 ? j->step : 1) {
+        const double x = m3_decode(j->want->dtype, j->want->data, j->pairs[a].want * j->width + i);
+        const double d = x - m3_decode(j->want->dtype, j->want->data, j->pairs[b].want * j->width + i);
+        squares += x * x;
+        off += d * d;
+    }
+    return off < alike_below * alike_below * squares;
+}
+
+/* alike [rows]: is the row like one of those before it? */
+static void mark_alike(unsigned char *alike, const struct judging *j)
+{
+    for (int64_t r = 0; r < j->rows; r++) {
+        alike[r] = 0;
+        for (int64_t k = m3_max(0, r - M3_LOCAL_REACH); k < r && !alike[r]; k++)
+            alike[r] = (unsigned char)is_alike(j, r, k);
+    }
+}
+
 /* Rows that are off where the others are not. */
 static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct m3_error *error)
 {
     const struct m3_tensor *expected = j->field[M3_ROW_OTHERS];
     double *others = malloc((size_t)j->rows * sizeof *others + 1);
+    unsigned char *alike = malloc((size_t)j->rows + 1);
     const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
                                           .others = expected ? others : NULL,
+                                          .alike = alike,
                                           .blank = unrelated };
     struct m3_local found;
-    if (others == NULL) return m3_fail_memory(error, j->want->name, (size_t)j->rows * sizeof *others);
-    for (int64_t r = 0; r < j->rows && expected != NULL; r++)
+    int status = M3_OK;
+    if (!others || !alike) status = m3_fail_memory(error, j->want->name, (size_t)j->rows * sizeof *others);
+    for (int64_t r = 0; r < j->rows && expected && !status; r++)
         others[r] = m3_decode(M3_F64, expected->data, j->pairs[r].number);
-    const int status = m3_local_find(&found, &j->d, &rules, error);
+    if (!status) mark_alike(alike, j);
+    if (!status) status = m3_local_find(&found, &j->d, &rules, error);
     free(others);
+    free(alike);
     if (status != M3_OK || found.verdict == M3_VERDICT_PASS) return status;
     const int is_few = found.count <= j->rows / 2;
     if (m3_is_judged(out->verdict) && (found.verdict < out->verdict || (found.verdict == out->verdict && !is_few)))

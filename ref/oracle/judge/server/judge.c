@@ -70,6 +70,7 @@ double m3_resolution_of(const double *got, int64_t n)
 struct distances {
     const struct m3_weighing *w;
     int64_t *places;            /* [of.n] of the question: those with entries */
+    unsigned char *alike;       /* [of.n] has one of the rows before it the same token? */
     double *others;             /* [of.n] of the weighing; infinite: not known */
     struct m3_distances of;
 };
@@ -78,7 +79,15 @@ static void distances_free(struct distances *d)
 {
     free(d->places);
     free(d->others);
+    free(d->alike);
     m3_distances_free(&d->of);
+}
+
+static int is_alike(const struct m3_weighing *w, int64_t row)
+{
+    for (int64_t k = m3_max(0, row - M3_LOCAL_REACH); w->tokens && k < row; k++)
+        if (w->tokens[k] == w->tokens[row]) return 1;
+    return 0;
 }
 
 static int distances_new(struct distances *d, const struct m3_weighing *w, struct m3_error *error)
@@ -88,10 +97,12 @@ static int distances_new(struct distances *d, const struct m3_weighing *w, struc
     const size_t count = (size_t)q->count;
     *d = (struct distances){ .w = w,
                              .places = malloc(count * sizeof *d->places + 1),
-                             .others = malloc(count * sizeof *d->others + 1) };
-    if (!d->places || !d->others) return m3_fail_memory(error, "distances", count * sizeof *d->places);
+                             .others = malloc(count * sizeof *d->others + 1),
+                             .alike = malloc(count + 1) };
+    if (!d->places || !d->others || !d->alike) return m3_fail_memory(error, "distances", count * sizeof *d->places);
     for (int64_t i = 0; i < q->count; i++) {
         if (q->asked[i].count == 0) continue;
+        d->alike[n] = (unsigned char)is_alike(w, q->asked[i].row);
         d->others[n] = w->others ? w->others[q->asked[i].row] : INFINITY;
         d->places[n++] = i;
     }

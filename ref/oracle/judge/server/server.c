@@ -272,6 +272,7 @@ int m3_server_check(struct m3_server *r, const struct m3_server_plan *plan, cons
     c.weighing = (struct m3_weighing){ .question = &c.question,
                                        .got = c.got,
                                        .run_count = r->runs,
+                                       .tokens = plan->setting->the_case->ids,
                                        .resolution = status ? 0 : m3_resolution_of(c.got, c.question.entries) };
     if (!status) status = run_truth(&c, error);
     if (!status) status = run_honest(&c, error);

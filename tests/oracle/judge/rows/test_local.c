@@ -11,12 +11,13 @@ enum { RUNS = 8, N = 40 };
 static struct m3_error error;
 static struct m3_distances d;
 static double others[N];
+static unsigned char alike[N];
 
 static void setup(void)
 {
     ck_assert_int_eq(m3_distances_new(&d, RUNS, N, "a test", &error), 0);
     for (int i = 0; i < (RUNS + 1) * N; i++) d.error[i] = 1, d.nearest[i] = 1.4;
-    for (int k = 0; k < N; k++) others[k] = 1;
+    for (int k = 0; k < N; k++) others[k] = 1, alike[k] = 0;
 }
 
 static void teardown(void) { m3_distances_free(&d); }
@@ -32,7 +33,7 @@ static struct m3_local find_by(int has_nearest, double resolution, double blank)
 {
     struct m3_local found;
     const struct m3_local_rules rules = {
-        .has_nearest = has_nearest, .resolution = resolution, .others = others, .blank = blank
+        .has_nearest = has_nearest, .resolution = resolution, .others = others, .alike = alike, .blank = blank
     };
     ck_assert_int_eq(m3_local_find(&found, &d, &rules, &error), 0);
     return found;
@@ -87,6 +88,19 @@ TEST(unsure_between)
     put(19, 1, 3);
     put(20, 1, 1);
     ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
+}
+
+/* Claim: places that are like one before them, as those of equal tokens, neither count nor part those that do.
+ * Seen to fail with all places counted, and with such a place as an end of the run. */
+TEST(alike_places)
+{
+    put(20, 3, 5);
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_SUSPECT);
+    alike[21] = 1;
+    ck_assert_int_eq(find(0, INFINITY).verdict, M3_VERDICT_PASS);
+    put(23, 1, 5);
+    const struct m3_local found = find(0, INFINITY);
+    ck_assert(found.verdict == M3_VERDICT_SUSPECT && found.first == 20 && found.count == 4);
 }
 
 /* Claim: one run that chose otherwise at a place does not hide that the candidate is far from all runs there; but by

@@ -16,6 +16,7 @@ struct m3_weighing {
     struct m3_told truth, *runs;        /* [run_count] */
     int64_t run_count;
     const double *others;               /* of each row, choices that may be others (honest_margins.h); NULL: not known */
+    const int32_t *tokens;              /* of each row; NULL: not known */
     double resolution;                  /* of the printed numbers: what no run can explain */
 };
 
