@@ -8,27 +8,16 @@
 #include "base/minmax.h"
 #include "model/taps.h"
 #include "oracle/judge/align.h"
+#include "oracle/judge/batch/private/lists.h"
 #include "oracle/judge/hints.h"
 
 /* How the rows of the sequences lie in a tap. */
 enum form { FORM_OTHER, FORM_LISTED, FORM_PADDED, FORM_PACKED, FORM_LAST };
 
-/* A row that the dump's `sequences` and `rows` name. */
-struct listed {
-    int64_t sequence, row, at;
-};
-
-/* The rows that the dump numbers, by sequence, then row. */
-struct list {
-    struct listed *all; /* [count]; NULL: it numbers none */
-    int64_t count, held; /* held: rows of the dump; a row that sequences share is listed for each */
-    const char *of, *rows; /* the tensors */
-};
-
 struct splitting {
     const struct m3_layout *layout;
     const struct m3_safetensors *file;
-    struct list listed, cached;         /* cached: of keys, values and index keys, if they have others */
+    struct m3_row_list listed, cached;         /* cached: of keys, values and index keys, if they have others */
     int last_alone;                     /* every tap holds the last rows alone */
     struct m3_error *notes, *error;
 };
@@ -66,73 +55,13 @@ static int has_equal_lengths(const struct m3_layout *l, int64_t length)
 
 /* ---- which rows the dump numbers */
 
-static int by_sequence(const void *a, const void *b)
-{
-    const struct listed *x = a, *y = b;
-    if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
-    return (x->row > y->row) - (x->row < y->row);
-}
-
-static const struct m3_tensor *numbers(const struct m3_safetensors *file, const char *name, int *bad,
-                                       struct m3_error *error)
-{
-    const struct m3_tensor *t = m3_safetensors_find(file, name);
-    if (t && (!m3_holds_ids(t) || t->rank != 1))
-        *bad = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected I32 or I64 [R]",
-                       m3_safetensors_path(file), name, m3_dtype_name(t->dtype), t->rank);
-    return t;
-}
-
-/* `at`: where a dump that m3_steps_unroll has numbered holds each of them. */
-static int read_list(struct list *list, const struct m3_safetensors *file, struct m3_error *error)
-{
-    int status = M3_OK;
-    const struct m3_tensor *of = numbers(file, list->of, &status, error);
-    const struct m3_tensor *rows = numbers(file, list->rows, &status, error);
-    const struct m3_tensor *at = m3_safetensors_find(file, M3_UNROLLED);
-    if (status || (!of && !rows)) return status;
-    if (!of || !rows || of->count != rows->count)
-        return m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " `%s` and %" PRId64 " `%s`, expected as many of both",
-                       m3_safetensors_path(file), of ? of->count : 0, list->of, rows ? rows->count : 0, list->rows);
-    list->all = calloc((size_t)rows->count + 1, sizeof *list->all);
-    if (!list->all) return m3_fail_memory(error, list->rows, (size_t)rows->count * sizeof *list->all);
-    list->count = rows->count;
-    if (strcmp(list->rows, "rows") != 0) at = NULL;
-    for (int64_t i = 0; i < list->count; i++)
-        list->all[i] = (struct listed){ m3_id_at(of, i), m3_id_at(rows, i), at ? m3_id_at(at, i) : i };
-    return M3_OK;
-}
-
-static int check_list(const struct splitting *s, const struct list *list)
-{
-    const struct m3_layout *l = s->layout;
-    const char *path = m3_safetensors_path(s->file);
-    for (int64_t i = 0; i < list->count; i++) {
-        const struct listed *x = &list->all[i];
-        if (x->sequence < 0 || x->sequence >= l->count)
-            return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: %s[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64 ": a row of no sequence",
-                           path, list->of, x->at, x->sequence, l->count - 1);
-        if (x->row < 0 || x->row >= l->lengths[x->sequence])
-            return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: %s[%" PRId64 "]: got %" PRId64 ", expected 0 to %" PRId64 ", the rows of sequence "
-                           "%" PRId64,
-                           path, list->rows, x->at, x->row, l->lengths[x->sequence] - 1, x->sequence);
-        if (i > 0 && by_sequence(x, x - 1) == 0)
-            return m3_fail(s->error, M3_BAD_INPUT,
-                           "%s: %s: got row %" PRId64 " of sequence %" PRId64 " twice, expected it once", path,
-                           list->rows, x->row, x->sequence);
-    }
-    return M3_OK;
-}
-
-static const struct list *list_of(const struct splitting *s, enum m3_tap tap)
+static const struct m3_row_list *list_of(const struct splitting *s, enum m3_tap tap)
 {
     return s->cached.all && m3_is_cached(tap) ? &s->cached : &s->listed;
 }
 
 /* The listed rows that a tap of this layer has. */
-static int64_t listed_in(const struct splitting *s, const struct list *list, int64_t layer)
+static int64_t listed_in(const struct splitting *s, const struct m3_row_list *list, int64_t layer)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < list->count; i++)
@@ -153,7 +82,7 @@ static void find_form(struct shaped *x, const struct splitting *s)
 {
     const struct m3_layout *l = s->layout;
     const struct m3_tensor *t = x->t;
-    const struct list *list = list_of(s, x->tap);
+    const struct m3_row_list *list = list_of(s, x->tap);
     x->form = FORM_OTHER;
     x->lead = 0;
     while (t->rank - x->lead > x->rank && t->shape[x->lead] == 1) x->lead++;
@@ -190,12 +119,12 @@ static int64_t rows_in(int64_t *at, const struct splitting *s, const struct shap
     const struct m3_layout *l = s->layout;
     int64_t n = 0, first = 0, rows = rows_of(l, b, x->layer), dropped = 0;
     for (int64_t i = 0; i < b; i++) first += rows_of(l, i, x->layer);
-    const struct list *list = list_of(s, x->tap);
+    const struct m3_row_list *list = list_of(s, x->tap);
     const int whole = x->t->shape[x->lead] == list->held;
     switch (x->form) {
     case FORM_LISTED:
         for (int64_t i = 0; i < list->count; i++) {
-            const struct listed *row = &list->all[i];
+            const struct m3_listed_row *row = &list->all[i];
             if (row->sequence != b || row->row >= rows) continue;
             for (int64_t k = dropped = 0; !whole && k < list->count; k++)
                 dropped += list->all[k].at < row->at && list->all[k].row >= rows_of(l, list->all[k].sequence, x->layer);
@@ -372,7 +301,8 @@ static int add_tensor(struct m3_safetensors *part, const struct splitting *s, co
 }
 
 /* The numbers of the rows, if the part does not hold all. */
-static int add_numbers(struct m3_safetensors *part, const struct splitting *s, const struct list *list, int64_t b)
+static int add_numbers(struct m3_safetensors *part, const struct splitting *s, const struct m3_row_list *list,
+                       int64_t b)
 {
     const int is_last = s->last_alone && list == &s->listed;
     int64_t n = is_last;
@@ -430,27 +360,18 @@ static int has_last_alone(const struct splitting *s)
     return last;
 }
 
-static int take_list(const struct splitting *s, struct list *list)
-{
-    const int status = read_list(list, s->file, s->error);
-    if (status || !list->all) return status;
-    for (int64_t i = 0; i < list->count; i++) list->held = m3_max(list->held, list->all[i].at + 1);
-    qsort(list->all, (size_t)list->count, sizeof *list->all, by_sequence);
-    return check_list(s, list);
-}
-
 int m3_batch_split(struct m3_parts *parts, const struct m3_layout *layout, const char *const *hashes,
                    const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error)
 {
     struct splitting s = { .layout = layout, .file = file, .notes = notes, .error = error };
-    s.listed = (struct list){ .of = "sequences", .rows = "rows" };
-    s.cached = (struct list){ .of = M3_CACHE_SEQUENCES, .rows = M3_CACHE_ROWS };
+    s.listed = (struct m3_row_list){ .of = "sequences", .rows = "rows" };
+    s.cached = (struct m3_row_list){ .of = M3_CACHE_SEQUENCES, .rows = M3_CACHE_ROWS };
     *parts = (struct m3_parts){ 0 };
     parts->files = calloc((size_t)layout->count, sizeof *parts->files);
     if (!parts->files) return m3_fail_memory(error, "sequences", (size_t)layout->count * sizeof *parts->files);
     parts->count = layout->count;
-    int status = take_list(&s, &s.listed);
-    if (!status) status = take_list(&s, &s.cached);
+    int status = m3_row_list_take(&s.listed, layout, file, error);
+    if (!status) status = m3_row_list_take(&s.cached, layout, file, error);
     if (!status) status = check_forms(&s);
     s.last_alone = !status && has_last_alone(&s);
     for (int64_t b = 0; !status && b < layout->count; b++)
@@ -465,59 +386,4 @@ void m3_parts_free(struct m3_parts *parts)
     for (int64_t b = 0; b < parts->count; b++) m3_safetensors_close(parts->files[b]);
     free(parts->files);
     *parts = (struct m3_parts){ 0 };
-}
-
-/* ---- dumps that say which sequences they hold */
-
-int m3_is_dump_of_several(const struct m3_safetensors *file)
-{
-    return m3_safetensors_find(file, "sequences") || m3_safetensors_metadata(file, "sequences");
-}
-
-/* Of a sequence of which a dump lists some: memory is taken for all of them. */
-enum { MOST_ROWS = 1 << 24 };
-
-/* `most`: the largest number of a sequence. */
-static int check_sequences(const struct list *list, int64_t most, const struct m3_safetensors *file,
-                           struct m3_error *error)
-{
-    const char *path = m3_safetensors_path(file);
-    if (most < 0)
-        return m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no number of a sequence, expected some", path);
-    if (most >= list->count)
-        return m3_fail(error, M3_BAD_INPUT,
-                       "%s: sequences: got sequence %" PRId64 ", expected rows of each sequence up to it, not %" PRId64
-                       " rows in all",
-                       path, most, list->count);
-    for (int64_t i = 0; i < list->count; i++)
-        if (list->all[i].sequence >= 0 && list->all[i].row >= MOST_ROWS)
-            return m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected less than %d", path,
-                           list->all[i].row, MOST_ROWS);
-    return M3_OK;
-}
-
-int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *file, struct m3_error *error)
-{
-    struct list list = { .of = "sequences", .rows = "rows" };
-    int64_t most = -1;
-    int status = m3_layout_of_dump(layout, file, error);
-    if (status || layout->count > 0) return status;
-    status = read_list(&list, file, error);
-    for (int64_t i = 0; i < list.count; i++) most = m3_max(most, list.all[i].sequence);
-    if (!status) status = check_sequences(&list, most, file, error);
-    if (!status) {
-        layout->count = most + 1;
-        layout->lengths = calloc((size_t)layout->count, sizeof *layout->lengths);
-        layout->before = calloc((size_t)layout->count, sizeof *layout->before);
-        if (!layout->lengths || !layout->before) status = m3_fail_memory(error, "sequences", (size_t)most);
-    }
-    for (int64_t i = 0; !status && i < list.count; i++)
-        if (list.all[i].sequence >= 0)
-            layout->lengths[list.all[i].sequence] = m3_max(layout->lengths[list.all[i].sequence], list.all[i].row + 1);
-    for (int64_t b = 0; !status && b < layout->count; b++)
-        if (layout->lengths[b] == 0)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no row of sequence %" PRId64 ", expected some",
-                             m3_safetensors_path(file), b);
-    free(list.all);
-    return status;
 }
