@@ -15,9 +15,9 @@ struct m3_weighing {
     const double *got;                  /* [entries] the server's */
     struct m3_told truth, *runs;        /* [run_count] */
     int64_t run_count;
-    const double *others;               /* of each row, choices that may be others (honest_margins.h); NULL: not known */
-    const int32_t *tokens;              /* of each row; NULL: not known */
-    double resolution;                  /* of the printed numbers: what no run can explain */
+    const double *others; /* of each row, choices that may be others (honest_margins.h); NULL: not known */
+    const int32_t *tokens; /* of each row; NULL: not known */
+    double resolution; /* of the printed numbers: what no run can explain */
 };
 
 /* Fills the verdict and the figures of `result`, whose places are those of the question. M3_INTERNAL: no memory. */
