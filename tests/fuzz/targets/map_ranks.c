@@ -27,7 +27,7 @@ void fuzz_one(const struct fuzz_bytes *parts)
     const struct m3_map_sizes sizes = m3_map_sizes_of_config(&fuzz_world()->model->config);
     fuzz_file("ranks/0.safetensors", parts[1]);
     fuzz_file("ranks/1.safetensors", parts[2]);
-    struct m3_map_files files = { fuzz_path("ranks"), fuzz_file("map.json", parts[0]), &sizes, NULL };
+    struct m3_map_files files = { .path = fuzz_path("ranks"), .map = fuzz_file("map.json", parts[0]), .sizes = &sizes };
     open_all(&files);
     files.layout = &two;
     open_all(&files);
