@@ -117,6 +117,8 @@ def parsed(words, engines):
     parser.add_argument("--kv", default="", help="number type of cached keys and values, if the engine leaves a choice")
     parser.add_argument("--weights", default="", help="also write the weights that the engine has after its own "
                         "conversion, as a model directory by which to judge it; for llama.cpp")
+    parser.add_argument("--repaired", action="store_true",
+                        help="without the engine's faults that golden/ENGINES.md reports")
     parser.add_argument("--mistake", default="", help="a deliberate mistake: scripts/engines/mistakes.py names them")
     return parser.parse_args(words)
 
@@ -128,6 +130,7 @@ def write(dump, case, options, producer):
     said = [f"dtype {options.dtype}"] + [f"chunks of {options.chunk}"] * bool(options.chunk)
     said += [f"{options.decode} decode steps"] * bool(options.decode)
     said += [f"{options.kv} cache"] * bool(options.kv)
+    said += ["repaired"] * options.repaired
     said += [f"mistake {options.mistake}"] * bool(options.mistake)
     metadata = {"producer": producer, "options": ", ".join(said), "model_sha256": files.model_sha256(model),
                 "case_sha256": files.case_sha256(hashed)}

@@ -115,4 +115,8 @@ ENGINES = {
         {"f16": "fp16"}, dtypes=("f16",), kernels=True,
         sources=(Source("sglang==0.5.23", False, ("sglang/kernels/ops/attention/minimax_sparse/*.py",)),),
         remarks="Choice of blocks and sparse attention of a prefill, in Triton's interpreter. The kernels take no F32."),
+    "sglang_whole": Engine(
+        "SGLang 0.5.23, whole", "sglang_whole", (TORCH,), (),
+        {"f32": "fp32", "bf16": "bf16+fused_norm", "f16": "fp16+fused_norm"},
+        map="sglang", dtypes=("f32", "bf16", "f16"), serves=True),
 }

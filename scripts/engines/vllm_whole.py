@@ -19,8 +19,8 @@ import vllm  # noqa: E402
 
 TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 # Ends of module names: what they give, and what they are given.
-GIVEN_OUT = re.compile(r".*(embed_tokens|layernorm|model\.norm|qkv_proj|o_proj|[qk]_norm|gate_up_proj|\.gate"
-                       r"|shared_experts|layers\.\d+)$")
+GIVEN_OUT = re.compile(r".*(embed_tokens|layernorm|model\.norm|qkv_proj|o_proj|[qk]_norm|mlp\.gate_up_proj|\.gate"
+                       r"|block_sparse_moe\.shared_experts|layers\.\d+)$")
 GIVEN_IN = re.compile(r".*(layers\.0|self_attn\.attn|self_attn\.indexer|o_proj|mlp\.down_proj)$")
 
 
