@@ -1,19 +1,7 @@
 """Deliberate mistakes, put into engines by replacing functions of theirs: the judge must find and name each of them."""
 
-from typing import Callable, NamedTuple
-
-
-class Mistake(NamedTuple):
-    change: Callable                    # of the engine's modelling file, before the model is made
-    culprit: str                        # the tap at which the judge must find it on golden/common
-    known: tuple                        # names of known mistakes or readings that say the same; empty: none does
-
-
-def replaced(owner, name, function):
-    """owner.name becomes function(original, ..)."""
-    original = getattr(owner, name)
-    setattr(owner, name, lambda *arguments, **keywords: function(original, *arguments, **keywords))
-
+from .mistake import Mistake, replaced
+from .mistakes_whole import SGLANG, VLLM
 
 # ---- mlx-lm
 
@@ -226,7 +214,7 @@ NEMO = {
                                                          ("attn.block_noncausal",)),
 }
 
-MISTAKES = {"mlx_lm": MLX_LM, "nemo": NEMO}
+MISTAKES = {"mlx_lm": MLX_LM, "nemo": NEMO, "vllm_whole": VLLM, "sglang_whole": SGLANG}
 
 
 def function(engine, name):

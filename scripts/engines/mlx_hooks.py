@@ -4,6 +4,7 @@ import os
 import re
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from . import adapter
@@ -180,14 +181,19 @@ class Products:
 
 
 def load_weights(model, folder, dtype):
-    """Weights as the release stores them, or all in float."""
+    """Weights as the release stores them, or all in float; matrices in MXFP8 stay codes with scales."""
     mx.set_default_device(mx.cpu)
     weights = {}
     for name in sorted(name for name in os.listdir(folder) if name.endswith(".safetensors")):
         weights.update(mx.load(os.path.join(folder, name)))
+    weights = model.sanitize(weights)
     if dtype == "f32":
-        weights = {name: value.astype(mx.float32) for name, value in weights.items()}
-    model.load_weights(list(model.sanitize(weights).items()))
+        weights = {name: value.astype(mx.float32) if mx.issubdtype(value.dtype, mx.floating) else value
+                   for name, value in weights.items()}
+    if any(name.endswith(".scales") for name in weights):
+        nn.quantize(model, group_size=32, bits=8, mode="mxfp8",
+                    class_predicate=lambda name, module: name + ".scales" in weights)
+    model.load_weights(list(weights.items()))
     model.eval()
 
 

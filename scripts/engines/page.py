@@ -67,9 +67,8 @@ def section(name, found):
     first = next((result for result in found["runs"] if result.get("summary", {}).get("verdict") not in (None, "pass")),
                  next((result for result in found["runs"] if "summary" in result), None))
     if first:
-        commands = first.get("commands") or [["python3", "scripts/engines/dump.py", *first["dump"]],
-                                             ["build/m3ref", *first["check"]]]
-        parts.append("One of these rows again:\n\n" + "\n".join("    " + command(words) for words in commands))
+        parts.append("One of these rows again:\n\n" +
+                     "\n".join("    " + command(words) for words in first["commands"]))
     if found["deviation"]:
         parts += ["### Deviation", deviation_text(found["deviation"])]
     if found["mistakes"]:
@@ -78,7 +77,7 @@ def section(name, found):
                  "yes" if row["right"] else "**no**"] for row in found["mistakes"]]
         caught = sum(row["right"] for row in found["mistakes"])
         parts += ["### Deliberate mistakes",
-                  f"Put into the engine by `scripts/engines/mistakes.py`, on `golden/common` in f32; {caught} of "
+                  f"Put into the engine by `scripts/engines/mistakes.py`, on `{engine.mistakes.model_path()}` in f32; {caught} of "
                   f"{len(rows)} are found at the tap where they were made and named. Where no known mistake says "
                   "the same, the "
                   "operator stands for the name.",

@@ -2,8 +2,8 @@
 
 Its attention back ends for M3 exist for GPUs alone. PyTorch code of this file stands in for them: caches, block scores,
 the choice of blocks, attention. sglang.py judges the Triton kernels behind them. Sequences run one after the other; the
-last tokens of each are fed one at a time, the others in chunks if dump.py gets --chunk. Names are those of the map
-`sglang`.
+last tokens of each are fed one at a time, the others in chunks if dump.py gets --chunk. Names are those of
+maps/sglang_whole.json.
 
 --repaired: the native experts get the activation that the model asks for; see golden/ENGINES.md.
 """
@@ -63,8 +63,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class Cache:
     """Keys, values and index keys of one sequence, by layer; the stand-in for attention reads them."""
 
-    def __init__(self, text, taps):
-        self.parts, self.taps, sparse = {}, taps, text["sparse_attention_config"]
+    def __init__(self, text):
+        self.parts, self.taps, sparse = {}, None, text["sparse_attention_config"]
         self.block, self.kept = sparse["sparse_block_size"], sparse["sparse_topk_blocks"]
         self.first, self.last = sparse["sparse_init_block"], sparse["sparse_local_block"]
 
@@ -92,12 +92,15 @@ class Cache:
         held = self.add(module.layer_id, k=k, v=v, **({} if index_k is None else {"index": index_k[:, 0]}))
         keys, values, groups = held["k"].float(), held["v"].float(), k.shape[1]
         places = torch.arange(len(keys) - rows, len(keys))
+        given = {"in": q, "in.1": k} | ({} if index_q is None else {"in.idx_q": index_q, "in.idx_k": index_k})
+        for name, x in given.items():
+            self.taps(name, x)
         hidden = (torch.arange(len(keys)) > places[:, None])[:, None].expand(rows, groups, -1)
         if index_q is not None:
             scores = torch.einsum("rgx,sx->rgs", index_q.float(), held["index"].float())
             chosen = self.blocks(scores.masked_fill(hidden, -torch.inf), places)
             hidden = hidden | ~chosen.repeat_interleave(self.block, dim=-1)[..., :len(keys)]
-            self.taps(module.layer_id, chosen)
+            self.taps("topk_idx", listed(chosen))
         logits = torch.einsum("rghd,sgd->rghs", q.float().view(rows, groups, -1, size), keys) * module.scaling
         share = logits.masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)
         return torch.einsum("rghs,sgd->rghd", share, values).reshape(rows, -1).to(q.dtype)
@@ -114,7 +117,9 @@ class Taps:
     def __init__(self, model, dump):
         self.dump = dump
         for name, module in model.named_modules():
-            if not any(module.children()) or name.endswith(".mlp.topk"):
+            if name.endswith(".mlp.down_proj"):
+                module.register_forward_pre_hook(self.before(name))
+            if not any(module.children()) and not name.endswith("shared_experts.gate_up_proj"):
                 module.register_forward_hook(self.after(name))
             if hasattr(module, "_forward_method"):
                 module._forward_method = module.forward_native
@@ -125,6 +130,9 @@ class Taps:
             self.dump.save(name, x.view(torch.uint16).numpy().copy(), "BF16")
         else:
             self.dump.save(name, x.numpy().copy())
+
+    def before(self, name):
+        return lambda module, arguments: self.save(name + ".in", arguments[0])
 
     def after(self, name):
         def hook(module, arguments, result):
@@ -197,14 +205,16 @@ def run(folder, case, dump, options, change=None):
     taps = Taps(model, dump)
 
     def attention(self, q, k, v, batch, save_kv_cache=True, idx_q=None, idx_k=None, idx_v=None, **rest):
+        name = f"model.layers.{self.layer_id}.self_attn.attn"
+        cache.taps = lambda part, x: taps.save(f"{name}.{part}", x)
         result = cache.attend(self, q, k, v, idx_q, idx_k)
-        taps.save(f"model.layers.{self.layer_id}.self_attn.attn", result)
+        taps.save(name, result)
         return result if idx_q is None else (None, result)
 
     RadixAttention.forward = attention
     with torch.no_grad():
         for number, ids in enumerate(case.sequences):
-            cache = Cache(text, lambda layer, chosen: taps.save(f"layers.{layer}.index.blocks", listed(chosen)))
+            cache = Cache(text)
             prompt = len(ids) - options.decode
             size = options.chunk or prompt
             starts = [*range(0, prompt, size), *range(prompt, len(ids))]

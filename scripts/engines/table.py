@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
 import files  # noqa: E402
 from engines import environments, mistakes, page  # noqa: E402
-from engines.registry import ENGINES, Run  # noqa: E402
+from engines.registry import ENGINES, MODELS  # noqa: E402
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 WORK = os.path.join(environments.BUILD, "dumps")
@@ -35,6 +35,17 @@ class Bench:
     def __init__(self, program):
         self.program, self.troubles = program, []
         os.makedirs(WORK, exist_ok=True)
+
+    def make_model(self, run):
+        """The words that make the model of a run, if it is none of golden/."""
+        config, *options = MODELS[run.model]
+        words = ["synth", config, run.model_path(), *options]
+        if not os.path.exists(os.path.join(ROOT, run.model_path(), "config.json")):
+            os.makedirs(os.path.join(ROOT, run.model_path()), exist_ok=True)
+            done = subprocess.run([self.program, *words], cwd=ROOT, capture_output=True, text=True)
+            if done.returncode:
+                raise Failed(done.stderr.strip())
+        return words
 
     def dump(self, name, run, out, mistake=""):
         words = [name, run.model_path(), run.case_path(), out, "--dtype", run.dtype, *run.options]
@@ -111,9 +122,11 @@ def one_run(bench, name, run):
     if ENGINES[name].kernels:
         return kernels_run(bench, name, run)
     out = relative(os.path.join(WORK, f"{name}.safetensors"))
+    made = [["build/m3ref", *bench.make_model(run)]] if run.model in MODELS else []
     words = bench.dump(name, run, out)
     command, summary, wrong = bench.judge(name, run, out)
-    return {"run": run, "dump": words, "check": command, "summary": summary, "wrong": wrong}
+    shown = [*made, ["python3", "scripts/engines/dump.py", *words], ["build/m3ref", *command]]
+    return {"run": run, "commands": shown, "check": command, "summary": summary, "wrong": wrong}
 
 
 def same_fault(summary, wanted):
@@ -159,14 +172,17 @@ def deviation(bench, name, results):
     """The first wrong fp32 run, at the least number of tokens that shows it; None if there is none."""
     for result in results:
         run, summary = result["run"], result.get("summary")
-        if summary and summary["verdict"] == "fail" and run.dtype == "f32" and not run.options and "/" not in run.case:
+        if summary and summary["verdict"] == "fail" and run.dtype == "f32" and "--chunk" not in run.options and "/" not in run.case:
             tokens, wrong, shorter = smallest_case(bench, name, run, summary)
             return {"tokens": tokens, "wrong": wrong or result["wrong"], "summary": shorter or summary, "run": run}
     return None
 
 
 def one_mistake(bench, name, mistake):
-    run, expected = Run("common"), mistakes.MISTAKES[name][mistake]
+    run, expected = ENGINES[name].mistakes, mistakes.MISTAKES[name][mistake]
+    run = run._replace(case=expected.case or run.case)
+    if run.model in MODELS:
+        bench.make_model(run)
     out = relative(os.path.join(WORK, f"{name}-mistake.safetensors"))
     bench.dump(name, run, out, mistake)
     _, summary, _ = bench.judge(name, run, out)
