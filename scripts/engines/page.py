@@ -70,7 +70,7 @@ def section(name, found):
         parts.append("One of these rows again:\n\n" +
                      "\n".join("    " + command(words) for words in first["commands"]))
     if found["deviation"]:
-        parts += ["### Deviation", deviation_text(found["deviation"])]
+        parts += ["### Deviation", deviation_text(found["deviation"])] + [engine.report] * bool(engine.report)
     if found["mistakes"]:
         rows = [[row["mistake"], code(row["summary"]["culprit"]),
                  code(row["summary"]["reading"] or row["summary"]["mistake"]) or row["summary"]["operator"] or "",

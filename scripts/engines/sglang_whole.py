@@ -119,7 +119,8 @@ class Taps:
         for name, module in model.named_modules():
             if name.endswith(".mlp.down_proj"):
                 module.register_forward_pre_hook(self.before(name))
-            if not any(module.children()) and not name.endswith("shared_experts.gate_up_proj"):
+            leaf = not any(module.children()) and not name.endswith("shared_experts.gate_up_proj")
+            if leaf or name.endswith(".mlp.experts"):
                 module.register_forward_hook(self.after(name))
             if hasattr(module, "_forward_method"):
                 module._forward_method = module.forward_native

@@ -172,7 +172,7 @@ def deviation(bench, name, results):
     """The first wrong fp32 run, at the least number of tokens that shows it; None if there is none."""
     for result in results:
         run, summary = result["run"], result.get("summary")
-        if summary and summary["verdict"] == "fail" and run.dtype == "f32" and "--chunk" not in run.options and "/" not in run.case:
+        if summary and summary["verdict"] == "fail" and run.dtype == "f32" and not run.options and "/" not in run.case:
             tokens, wrong, shorter = smallest_case(bench, name, run, summary)
             return {"tokens": tokens, "wrong": wrong or result["wrong"], "summary": shorter or summary, "run": run}
     return None
