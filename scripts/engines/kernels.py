@@ -6,8 +6,7 @@
 
 The kernels are those of prefill: block scores, choice of blocks, attention. Each run of consecutive rows becomes a
 request of its own, with everything before it in the cache. Pages of the cache lie in shuffled order, and what belongs
-to no key holds other numbers. An engine takes the fastest of several configurations of a kernel; here it is the first
-that the kernel allows.
+to no key holds other numbers. interpreter.py says what is changed in Triton.
 """
 
 import importlib
@@ -19,7 +18,7 @@ import types
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 sys.path.insert(0, os.path.join(HERE, "..", "golden"))
-from engines import environments, registry  # noqa: E402
+from engines import environments, interpreter, registry  # noqa: E402
 
 PARAMETERS = {"selection": "group", "pool": "max", "index_scale": "1", "local_rule": "last"}
 
@@ -32,33 +31,6 @@ def hollow(name, path=None, **content):
     vars(module).update(content)
     sys.modules[name] = module
     return module
-
-
-def first_configuration():
-    """Makes triton.autotune take the first configuration that the kernel allows, because there is no device on which
-    the configurations could be timed."""
-    import triton
-    from triton.runtime.errors import InterpreterError
-    autotune = triton.autotune
-
-    def choose(configs, *arguments, **keywords):
-        def decorate(function):
-            kernels = [autotune([config], *arguments, **keywords)(function) for config in configs]
-            runs = [kernel.run for kernel in kernels]
-
-            def run(*arguments, **keywords):
-                for i, run_one in enumerate(runs):
-                    try:
-                        return run_one(*arguments, **keywords)
-                    except InterpreterError as error:   # an assertion of the kernel about its configuration
-                        if "AssertionError" not in str(error) or i == len(runs) - 1:
-                            raise
-
-            kernels[0].run = run
-            return kernels[0]
-        return decorate
-
-    triton.autotune = choose
 
 
 class Paged:
@@ -87,9 +59,8 @@ class Call:
         number, self.parameters, self.name = entry["case"], entry["params"], f"case {entry['case']}"
         def operand(name):
             value = arrays[f"{number}.{name}"]
-            if value.dtype == "uint16":
-                self.refuse(name, "BF16", "F32 or F16: Triton's interpreter multiplies the bits of BF16")
-            return torch.from_numpy(value.copy())
+            tensor = torch.from_numpy(value.copy())
+            return tensor.view(torch.bfloat16) if value.dtype == "uint16" else tensor
         self.q, self.k, self.v, self.index_q, self.index_k = map(operand, ("q", "k", "v", "index_q", "index_k"))
         if f"{number}.seen" in arrays:
             self.refuse("seen", "a mask", "none")
@@ -125,11 +96,17 @@ class Call:
         return scores.masked_fill(hidden, float("-inf"))
 
 
+def stored(torch, files, tensor):
+    if tensor.dtype == torch.bfloat16:
+        bits = tensor.view(torch.uint16)
+        return "BF16", tuple(tensor.shape), bits.numpy().tobytes()
+    return files.from_array(tensor.numpy())
+
+
 def in_environment(name, cases, results):
-    os.environ["TRITON_INTERPRET"] = "1"
+    interpreter.prepare()
     import files
     import torch
-    first_configuration()
     engine = importlib.import_module("engines." + registry.ENGINES[name].adapter)
     arrays, metadata = files.read(cases)
     if metadata.get("operator") != "sparse_attention":
@@ -139,7 +116,7 @@ def in_environment(name, cases, results):
         for entry in json.loads(metadata["cases"]):
             call = Call(torch, files, arrays, entry)
             for output, tensor in engine.sparse_attention(call).items():
-                tensors[f"{entry['case']}.{output}"] = files.from_array(tensor.contiguous().numpy())
+                tensors[f"{entry['case']}.{output}"] = stored(torch, files, tensor.contiguous())
     files.write(os.path.abspath(results + ".part"), files.to_bytes(tensors, {"producer": registry.ENGINES[name].title}))
     os.replace(results + ".part", results)
 

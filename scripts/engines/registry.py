@@ -148,8 +148,9 @@ ENGINES = {
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),
                   ("cmake", "--build", "build", "--target", "llama"))),
     "vllm": Engine(
-        "vLLM 0.32.0, Triton kernels", "vllm", TRITON, (Run("block128", options=ROWS),),
-        dtypes=("f32", "f16"), kernels=True,
+        "vLLM 0.32.0, Triton kernels", "vllm", TRITON,
+        (Run("block128", options=ROWS), Run("block128", dtype="bf16", options=ROWS)), dtypes=("f32", "bf16", "f16"),
+        kernels=True,
         sources=(Source("vllm==0.32.0", False, ("vllm/models/minimax_m3/common/ops/*.py",)),),
         remarks="Scores of blocks, choice of blocks and sparse attention of a prefill, in Triton's interpreter."),
     "vllm_whole": Engine(
@@ -162,8 +163,9 @@ ENGINES = {
         commands=(("pip", "uninstall", "--quiet", "--yes", "torchvision", "torchaudio", "torchcodec"),),
         remarks=VLLM_WHOLE),
     "sglang": Engine(
-        "SGLang 0.5.23, Triton kernels", "sglang", TRITON, (Run("block128", dtype="f16", options=ROWS),),
-        {"f16": "fp16"}, dtypes=("f16",), kernels=True,
+        "SGLang 0.5.23, Triton kernels", "sglang", TRITON,
+        (Run("block128", dtype="f16", options=ROWS), Run("block128", dtype="bf16", options=ROWS)),
+        {"f16": "fp16", "bf16": "bf16"}, dtypes=("bf16", "f16"), kernels=True,
         sources=(Source("sglang==0.5.23", False, ("sglang/kernels/ops/attention/minimax_sparse/*.py",)),),
         remarks="Choice of blocks and sparse attention of a prefill, in Triton's interpreter. The kernels take no F32."),
     "sglang_whole": Engine(

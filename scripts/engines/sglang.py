@@ -1,7 +1,7 @@
 """SGLang's Triton kernels of MiniMax-M3's prefill: index scores with the choice of blocks, and sparse attention.
 
 Only these kernels of SGLang are there; what they import from it is replaced: the device has no special paths. Its
-scores stay inside, multiplied by 1/sqrt(index_dim). They take BF16 and F16; the interpreter needs F16.
+scores stay inside, multiplied by 1/sqrt(index_dim). They take BF16 and F16.
 """
 
 import importlib
@@ -25,8 +25,8 @@ PAGE = 16
 def sparse_attention(call):
     if call.block not in (16, 32, 64, 128):
         call.refuse("block", call.block, "16, 32, 64 or 128")
-    if call.q.dtype != torch.float16:
-        call.refuse("q", "F32", "F16 (--dtype f16 of m3ref op --make)")
+    if call.q.dtype == torch.float32:
+        call.refuse("q", "F32", "BF16 or F16 (--dtype of m3ref op --make)")
     paged = kernels.Paged(torch, len(call.k), PAGE)
     slots = (paged.order[:, None] * PAGE + torch.arange(PAGE, dtype=torch.int32)).flatten().repeat(call.count, 1)
     requests = torch.arange(call.count, dtype=torch.int32)
