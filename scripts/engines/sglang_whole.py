@@ -14,6 +14,7 @@ import importlib.metadata
 import inspect
 import os
 import sys
+import tempfile
 import types
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", SGLANG_USE_CPU_ENGINE="1", SGLANG_OPT_USE_BF16_ROUTER_GEMM="0",
@@ -86,6 +87,10 @@ class Cache:
         value, chosen = best.topk(min(self.kept, count), dim=-1)
         return torch.zeros_like(best, dtype=torch.bool).scatter(-1, chosen, value > -torch.inf)
 
+    def seen(self, chosen):
+        """The blocks that attention reads."""
+        return chosen
+
     def attend(self, module, q, k, v, index_q=None, index_k=None):
         rows, size = len(q), module.qk_head_dim
         q, k, v = (x.reshape(rows, -1, size) for x in (q, k, v))
@@ -99,7 +104,7 @@ class Cache:
         if index_q is not None:
             scores = torch.einsum("rgx,sx->rgs", index_q.float(), held["index"].float())
             chosen = self.blocks(scores.masked_fill(hidden, -torch.inf), places)
-            hidden = hidden | ~chosen.repeat_interleave(self.block, dim=-1)[..., :len(keys)]
+            hidden = hidden | ~self.seen(chosen).repeat_interleave(self.block, dim=-1)[..., :len(keys)]
             self.taps("topk_idx", listed(chosen))
         logits = torch.einsum("rghd,sgd->rghs", q.float().view(rows, groups, -1, size), keys) * module.scaling
         share = logits.masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)
@@ -155,10 +160,11 @@ def start(folder, dtype):
     words = ServerArgs(model_path=folder, device="cpu", dtype=str(TYPES[dtype]).split(".")[1], skip_tokenizer_init=True,
                        disable_cuda_graph=True, attention_backend="torch_native", tp_size=1)
     publish(words, role="scheduler", ranks=SpawnRanks(world_rank=0))
-    init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="gloo",
-                                 distributed_init_method=f"file://{os.path.abspath(folder)}.rendezvous-{os.getpid()}")
-    initialize_model_parallel(backend="gloo")
-    initialize_dp_attention(words)
+    with tempfile.TemporaryDirectory() as meeting:
+        init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="gloo",
+                                     distributed_init_method=f"file://{meeting}/point")
+        initialize_model_parallel(backend="gloo")
+        initialize_dp_attention(words)
 
 
 def load(folder, text, dtype):
@@ -209,7 +215,6 @@ def run(folder, case, dump, options, change=None):
         name = f"model.layers.{self.layer_id}.self_attn.attn"
         cache.taps = lambda part, x: taps.save(f"{name}.{part}", x)
         result = cache.attend(self, q, k, v, idx_q, idx_k)
-        taps.save(name, result)
         return result if idx_q is None else (None, result)
 
     RadixAttention.forward = attention
