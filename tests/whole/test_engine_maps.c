@@ -63,8 +63,9 @@ TEST(every_built_in_map)
 
 TEST(what_is_left_over)
 {
-    check(&kept[0], " --json", 0);
-    ck_assert(has("out", "\"map_unknown_tensors\":11,\"map_unknown_first\":[\"model.language_model.layers.0.mlp."));
+    check(&kept[1], " --json", 0);
+    ck_assert(has("out", "\"map_unknown_tensors\":1,\"map_unknown_first\":[\"msa_bsf-2\"]"));
+    ck_assert(has("out", "\"map_unmatched_taps\":0,\"map_unmatched_first\":[]"));
     check(&kept[3], " --json", 0);
     ck_assert(has("out", "\"map_unmatched_taps\":4,\"map_unmatched_first\":[\"fused\",\"layers.{l}.q_norm\","
                          "\"layers.{l}.k_norm\",\"layers.{l}.index.q_norm\"]"));
