@@ -207,5 +207,5 @@ SGLANG = {
     "factor of routed experts lost": Mistake(sglang_router(routed_scaling_factor=1.0), "layers.1.moe.weights",
                                              ()),
     "own block not forced": Mistake(sglang_attention(last=0), "layers.1.index.blocks", ("select.no_local", "local_blocks=0"), LONG),
-    "dense attention in sparse layers": Mistake(sglang_dense, "layers.1.attn", (), LONG),
+    "dense attention in sparse layers": Mistake(sglang_dense, "layers.1.attn", ("attn.dense",), LONG),
 }
