@@ -16,8 +16,8 @@ import files  # noqa: E402
 
 
 class Case:
-    """The inputs of one sequence; ids [T] as int64, pictures as in the file. With `several`, those of several: `sequences`
-    has the ids of each, and `ids` all of them."""
+    """The inputs of one sequence; ids [T] as int64, pictures as in the file. With `several`, those of several:
+    `sequences` has the ids of each, and `ids` all of them."""
 
     def __init__(self, path, several=False):
         self.arrays, _ = files.read(path)

@@ -19,7 +19,8 @@ def main():
     folder = os.path.join(ROOT, "tests", "candidates")
     with tempfile.TemporaryDirectory() as work:
         dump = os.path.join(work, "dump.safetensors")
-        subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "engines", "dump.py"), "sglang_whole", sys.argv[1],
+        program = os.path.join(ROOT, "scripts", "engines", "dump.py")
+        subprocess.run([sys.executable, program, "sglang_whole", sys.argv[1],
                         os.path.join(folder, "vllm_case.safetensors"), dump, "--dtype", "f16", "--decode", "2",
                         "--repaired"], check=True)
         arrays, metadata = files.read(dump)

@@ -1,6 +1,7 @@
 """Runs a public engine on a case and writes its taps.
 
-    python3 scripts/engines/dump.py ENGINE MODEL CASE OUT [--dtype f32|bf16|f16] [--chunk N] [--decode N] [--mtp] [--mistake NAME]
+    python3 scripts/engines/dump.py ENGINE MODEL CASE OUT [--dtype f32|bf16|f16] [--chunk N] [--decode N] [--mtp]
+            [--repaired] [--mistake NAME]
     m3ref check MODEL OUT --case CASE
     python3 scripts/engines/dump.py llama_cpp MODEL CASE OUT --dtype q8_0 --weights MODEL_Q8_0
     m3ref check MODEL_Q8_0 OUT --case CASE --map llama_cpp --profile llama_cpp

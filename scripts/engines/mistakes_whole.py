@@ -64,8 +64,10 @@ def vllm_own_block(stand_ins):
 
 def vllm_one_list(stand_ins):
     from vllm.models.minimax_m3.common import indexer
-    replaced(indexer, "minimax_m3_index_score",
-             lambda score, *arguments: score(*arguments).amax(0, keepdim=True).expand(arguments[-1], -1, -1).contiguous())
+    def merged(score, *arguments):
+        return score(*arguments).amax(0, keepdim=True).expand(arguments[-1], -1, -1).contiguous()
+
+    replaced(indexer, "minimax_m3_index_score", merged)
 
 
 def vllm_dense(stand_ins):
@@ -97,7 +99,8 @@ VLLM = {
         vllm_router(lambda route, **given: route(**given | {"renormalize": False})), "layers.1.moe.weights",
         ("router.no_renorm",)),
     "factor of routed experts lost": Mistake(
-        vllm_router(lambda route, **given: route(**given | {"routed_scaling_factor": 1.0})), "layers.1.moe.weights", ()),
+        vllm_router(lambda route, **given: route(**given | {"routed_scaling_factor": 1.0})), "layers.1.moe.weights",
+        ()),
     "own block not forced": Mistake(vllm_own_block, "layers.1.index.blocks", ("select.no_local", "local_blocks=0"), LONG),
     "one list for all groups": Mistake(vllm_one_list, "layers.1.index.blocks",
                                        ("selection=shared", "select.shared_heads"), LONG),
