@@ -12,9 +12,9 @@ struct window {
     int can_fail;
 };
 static const struct window windows[] = {
-    { 1e-5, 1, 3.2, 1 },     { 1e-3, 2, 2, 1 },       { 1e-3, 3, 1.75, 1 },    { 1e-3, 4, 1.65, 1 },
-    { 0.1, 2, 2.4, 1 },      { 0.1, 3, 2.1, 1 },      { INFINITY, 2, 32, 0 },  { INFINITY, 3, 3.4, 1 },
-    { INFINITY, 4, 2.2, 1 }, { INFINITY, 5, 1.9, 1 }, { INFINITY, 8, 1.6, 1 },
+    { 1e-12, 1, 3.2, 1 },    { 1e-7, 1, 3.2, 0 },     { 1e-3, 2, 2, 1 },       { 1e-3, 3, 1.75, 1 },
+    { 1e-3, 4, 1.65, 1 },    { 0.1, 2, 2.4, 1 },      { 0.1, 3, 2.1, 1 },      { INFINITY, 2, 32, 0 },
+    { INFINITY, 3, 3.4, 1 }, { INFINITY, 4, 2.2, 1 }, { INFINITY, 5, 1.9, 1 }, { INFINITY, 8, 1.6, 1 },
 };
 /* Fails at so many limits. */
 static const double fails_above = 2;
@@ -23,7 +23,7 @@ static const double bad_above = 1.5;
 /* One place after choices is suspect beyond so many times the most of any run anywhere. */
 static const double one_above = 3;
 /* Rows attend to a bad one before them whose choices may differ, and may inherit this share of how far it is off. */
-static const double inherited = 0.03, sure_below = 1e-5;
+static const double inherited = 0.03, sure_below = 1e-7;
 /* So many places tell whether the candidate is a little farther off than runs everywhere: that is no mistake of a few. */
 enum { TELLING = 16 };
 

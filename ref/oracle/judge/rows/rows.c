@@ -46,8 +46,8 @@ static const double fails_above = 2;
 static const double alike_below = 0.2;
 /* Rows that differ by so many usual errors differ in every honest program. */
 static const double far_above = 4;
-/* Zeros are off by so many times the length of a row, and another row's values by more. */
-static const double unrelated = 1;
+/* No choice of other experts moves a row by so many times its length. */
+static const double garbage = 3;
 
 /* One tap of both sides, and its statistic. */
 struct judging {
@@ -257,7 +257,7 @@ static int weigh_few(struct m3_row_verdict *out, const struct judging *j, struct
     const struct m3_local_rules rules = { .has_nearest = j->field[M3_ROW_RUNS] != NULL,
                                           .others = expected ? others : NULL,
                                           .alike = alike,
-                                          .blank = unrelated };
+                                          .blank = garbage };
     struct m3_local found;
     int status = M3_OK;
     if (!others || !alike) status = m3_fail_memory(error, j->want->name, (size_t)j->rows * sizeof *others);

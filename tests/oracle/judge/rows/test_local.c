@@ -60,7 +60,8 @@ static const struct {
     { 0.05, 7, 2, 2.5, M3_VERDICT_SUSPECT }, { 0.05, 7, 3, 2.2, M3_VERDICT_SUSPECT },
     { 1e-4, 7, 1, 50, M3_VERDICT_PASS },     { 1e-4, 5, 2, 2.1, M3_VERDICT_SUSPECT },
     { 1e-4, 5, 3, 1.8, M3_VERDICT_SUSPECT }, { 1e-4, 5, 4, 1.7, M3_VERDICT_SUSPECT },
-    { 1e-6, 39, 1, 3.1, M3_VERDICT_PASS },   { 1e-6, 39, 1, 3.3, M3_VERDICT_SUSPECT },
+    { 1e-8, 39, 1, 3.1, M3_VERDICT_PASS },   { 1e-8, 39, 1, 3.3, M3_VERDICT_SUSPECT },
+    { 1e-8, 39, 1, 50, M3_VERDICT_SUSPECT }, { 1e-6, 39, 1, 50, M3_VERDICT_PASS },
     { 0, 0, 1, 6.5, M3_VERDICT_FAIL },       { 0, 9, 1, NAN, M3_VERDICT_FAIL },
 };
 
