@@ -21,8 +21,14 @@ static struct m3_error error;
 
 static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
-/* Row t of the truth: 64 numbers of size t + 1, so of length 8 (t + 1). */
-static double truth(int t, int i) { return i % 2 ? t + 1 : -(t + 1); }
+/* Row t of the truth: 64 numbers of size t + 1, so of length 8 (t + 1). No two rows are alike: the signs of one are
+ * orthogonal to those of any other. */
+static double truth(int t, int i)
+{
+    int odd = 0;
+    for (int bits = i & (t + 1); bits > 0; bits >>= 1) odd ^= bits & 1;
+    return odd ? t + 1 : -(t + 1);
+}
 
 struct made {
     const char *path;
