@@ -77,7 +77,7 @@ static int compare(const char *taps)
 
 /* Claim: honest draws pass; a mistake in a few rows from one layer on, too small or too rare to move a quantile of all
  * rows, does not, in outputs as in logits; the last line says which rows are off.
- * Seen to fail with the quantiles alone: half of them pass, and no rows are named. */
+ * Seen to fail with the quantiles alone: half of them pass, and no rows are named; and, for copies, without them. */
 static const struct {
     const char *what;
     int layer;                          /* -1: logits */
