@@ -66,12 +66,22 @@ static int64_t heads_of(const struct m3_config *c, enum m3_tap tap)
     return strcmp(shape, "TGD") == 0 || strcmp(shape, "TGX") == 0 ? c->G : 1;
 }
 
+/* Are all operands in the dump? Otherwise the tap is made by operators before it too, gates among them. */
+static int has_operands(const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        const struct m3_blame_item *operand = m3_blame_operand(b, item, i);
+        if (operand && !operand->dumped) return 0;
+    }
+    return 1;
+}
+
 static int begin(struct division *d, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const struct m3_config *c = &b->setting->model->config;
     const enum m3_operator op = m3_graph_node(b->setting->model, b->setting->semantics, item->tap, item->layer)->op;
     const int is_gated = op == M3_OP_ACTIVATION || op == M3_OP_GATED_MLP || op == M3_OP_EXPERT || op == M3_OP_ROUTED;
-    d->shared = is_gated ? shared_by_gates : shared;
+    d->shared = is_gated || !has_operands(b, item) ? shared_by_gates : shared;
     switch (op) {
     case M3_OP_EXPERT:
         d->outputs = c->K, d->places = c->E;
