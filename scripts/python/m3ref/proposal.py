@@ -47,7 +47,8 @@ def by_template(dump):
 
 def off(got, want):
     """The error in L2, relative to how much the right values differ from their mean."""
-    size = np.linalg.norm(want - want.mean())
+    with np.errstate(invalid="ignore"):
+        size = np.linalg.norm(want - want.mean())
     return float(np.linalg.norm(got - want) / size) if size and got.shape == want.shape else np.inf
 
 
@@ -64,6 +65,12 @@ class Side:
             array = self.dumps[rank].get(name)
             self.kept[name, rank] = None if array is None else self.rows(np.asarray(numbers_of(array)))
         return self.kept[name, rank]
+
+    def shape(self, name):
+        """The dimensions in the file, "*" for its rows."""
+        array = self.dumps[0][name]
+        where = array.shape.index(self.others) if self.others in array.shape else -1
+        return tuple("*" if axis == where else str(n) for axis, n in enumerate(array.shape))
 
     def rows(self, array):
         """Steps that put the rows in front, and the array so; None: it has no axis of rows."""
@@ -152,7 +159,7 @@ def scaled(got, want, factor):
 def interleaved(got, want, shape):
     """Heads whose halves are side by side, as pairs: RoPE in another order."""
     D = shape[-1] if len(shape) else 0
-    if D < 4 or D % 2:
+    if D < 4 or D % 2 or got.shape[1] % D:
         return np.inf, []
     order = [*range(0, D, 2), *range(1, D, 2)]
     moved = got.reshape(len(got), -1, D)[:, :, order].reshape(got.shape)
@@ -231,7 +238,8 @@ class Search:
             before = [*before, {"shape": ["*", str(first.shape[1])]}]
         error, steps = fit(first, want, shape, tap, self.factor)
         best = (error, before + steps, None)
-        if self.ranks == 1 or want.dtype.kind in "iu":
+        is_equal = all(p[1].shape == first.shape and np.array_equal(p[1], first) for p in parts)
+        if self.ranks == 1 or want.dtype.kind in "iu" or is_equal:
             return best
         if all(p[1].shape == first.shape for p in parts):
             error, steps = fit(sum(p[1].astype(np.float64) for p in parts), want, shape, tap, self.factor)
@@ -257,6 +265,20 @@ class Search:
             if found[0] < best[0]:
                 best, shape = found, want[1]
         return best, shape
+
+    def recipes(self, tap, key, shift):
+        """The steps of a tensor that has other shapes in layers of other kinds: a list for each shape of the tap's layers,
+        which `only` tells apart."""
+        taps, tensors, made = self.truth.groups[tap], self.mine.groups[key], {}
+        for n in sorted(taps, key=str):
+            name, want = tensors.get(n if n is None else n + shift), self.want(taps[n])
+            if name is None or want is None or self.mine.shape(name) in made:
+                continue
+            error, steps, _ = self.fit_ranks(name, want[0], want[1], taps[n])
+            if error <= LIKELY:
+                made[self.mine.shape(name)] = steps
+        shapes = {self.mine.shape(name) for name in tensors.values()}
+        return [([{"only": list(shape)}] if len(shapes) > 1 else [], steps) for shape, steps in made.items()]
 
     def try_sum(self, tap):
         """Residuals that an engine keeps apart: two tensors of a layer that add up to the tap."""
@@ -350,13 +372,18 @@ class Writer:
     def add(self, tap, fit):
         error, keys, shift, steps, rule, shape = fit
         name, sources = spelled(tap, tap, 0), [spelled(key, tap, shift) for key in keys]
-        steps = tidy(steps, tap.split("{}.")[-1], shape, self.sizes, self.search.ranks)
-        self.taps[name] = {"from": sources[0] if len(sources) == 1 else sources} | ({"steps": steps} if steps else {})
+        found = self.search.recipes(tap, keys[0], shift) if len(keys) == 1 else []
+        every = [only + tidy(own, tap.split("{}.")[-1], shape, self.sizes, self.search.ranks)
+                 for only, own in found or [([], steps)]]
+        recipes = [{"from": sources[0] if len(sources) == 1 else sources} | ({"steps": own} if own else {})
+                   for own in every]
+        self.taps[name] = recipes[0] if len(recipes) == 1 else recipes
         if rule == "sum":
             self.rules[name] = "sum"
         self.used.update(keys)
         text = f"{name} from {' + '.join(sources)}" + (f", {rule} over ranks" if rule else "")
-        self.lines[tap] = f"{text}{' ' + json.dumps(steps) if steps else ''}: {error:.1e}"
+        words = " or ".join(json.dumps(own) for own in every if own)
+        self.lines[tap] = f"{text}{' ' + words if words else ''}: {error:.1e}"
         if not error < SURE:
             self.doubts.append(f"{text}: {error:.2g} away, it may be another")
 

@@ -191,6 +191,23 @@ def test_a_map_is_found(taps, tmp_path):
     assert "0 fail" not in done.stdout and done.returncode in (0, 2)
 
 
+def test_layers_of_two_kinds_under_one_name(taps, tmp_path):
+    """Sparse layers have an index query behind the others; a width that is no multiple of a head's does no harm."""
+    mine = {}
+    for l in range(5):
+        names = [n for n in ("q_proj", "index.q_proj") if f"layers.{l}.{n}" in taps]
+        mine[f"h.{l}.all"] = np.concatenate([taps[f"layers.{l}.{n}"].reshape(67, -1) for n in names], 1)
+        mine[f"h.{l}.odd"] = np.ones((67, 131), np.float32) * np.arange(131) % 7
+    m3ref.save(tmp_path / "d.safetensors", mine)
+    found = m3ref.propose_map(tmp_path / "d.safetensors", TINY, case=CASE, path=tmp_path / "map.json")
+    widths = [str(mine[f"h.{l}.all"].shape[1]) for l in (0, 4)]
+    assert found.map["taps"]["layers.{l}.index.q_proj"]["steps"][0] == {"only": ["*", widths[1]]}
+    assert [r["steps"][0] for r in found.map["taps"]["layers.{l}.q_proj"]] == [{"only": ["*", w]} for w in widths]
+    done = check(tmp_path / "d.safetensors", tmp_path / "map.json", ["--all"])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
+    assert sum("index.q_proj" in line for line in lines) == 3 and "fail" not in done.stdout, done.stdout + done.stderr
+
+
 def test_a_wrong_program_is_mapped_with_doubt(taps):
     mine = own_names(taps)
     for l in range(5):
@@ -212,6 +229,7 @@ def test_ranks(taps, tmp_path):
             mine[f"h.{l}.attn_out"] = mine[f"h.{l}.attn_out"] + (1 if rank else -1)
         m3ref.save(tmp_path / f"rank.{rank}.safetensors", mine)
     found = m3ref.propose_map(tmp_path, TINY, case=CASE, path=tmp_path / "map.json")
+    assert "layers.{l}.attn_norm from h.{l}.norm: 0" in str(found)          # equal on both, no sum
     assert found.map["files"] == "ranks" and found.map["rules"] == {"layers.{l}.attn_out": "sum"}
     assert "layers.{l}.q_norm from h.{l}.q, concat over ranks" in str(found)
     lines = check(tmp_path, tmp_path / "map.json", ["--all"]).stdout

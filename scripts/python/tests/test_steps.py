@@ -159,3 +159,16 @@ def test_bad_numbers_of_a_cache(runs, tmp_path, name, at, value, says):
     write_decoded(tmp_path, runs, change)
     status, errors, _ = judge(tmp_path)
     assert status == 65 and says in errors, errors
+
+
+def test_rows_that_are_numbered_otherwise(runs, tmp_path):
+    """Rows from 1 on, although the tokens are those from the first one on."""
+    steps = [("A", 0, 0, 11), ("B", 1, 0, 9)]
+
+    def change(dump):
+        dump["rows"][11:] += 1
+    write(tmp_path, runs, steps)
+    assert judge(tmp_path)[0] == 0
+    write(tmp_path, runs, steps, change)
+    status, errors, _ = judge(tmp_path)
+    assert status == 65 and "request 1: 9 of its 10 rows have other tokens than the case, row 1: got 5, expected 17" in errors

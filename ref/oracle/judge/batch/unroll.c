@@ -12,6 +12,7 @@ struct unrolling {
     struct m3_histories histories;
     struct m3_step_rows rows;
     int64_t *numbers;           /* of the rows: requests, rows, tokens */
+    int64_t *own;               /* tokens of the case in their place; NULL: none */
     struct m3_error *error;
 };
 
@@ -50,7 +51,7 @@ static int by_number(const void *a, const void *b)
 static int take_tokens(struct unrolling *u, const struct m3_batch *requests)
 {
     const int64_t n = u->rows.count;
-    int64_t (*pairs)[2] = calloc((size_t)n + 1, sizeof *pairs), *tokens = u->numbers + 2 * n;
+    int64_t (*pairs)[2] = calloc((size_t)n + 1, sizeof *pairs);
     int is_once = 1;
     if (!pairs) return m3_fail_memory(u->error, "rows", (size_t)n * sizeof *pairs);
     for (int64_t i = 0; i < n; i++) {
@@ -60,8 +61,47 @@ static int take_tokens(struct unrolling *u, const struct m3_batch *requests)
     }
     qsort(pairs, (size_t)n, sizeof *pairs, by_number);
     for (int64_t i = 1; i < n; i++) is_once &= by_number(pairs[i - 1], pairs[i]) != 0;
-    for (int64_t i = 0; i < n && is_once; i++) tokens[i] = requests->cases[u->rows.requests[i]].ids[u->rows.rows[i]];
     free(pairs);
+    /* The dump's own tokens stay in `numbers`. */
+    if (!is_once) return M3_OK;
+    u->own = malloc((size_t)n * sizeof *u->own + 1);
+    if (!u->own) return m3_fail_memory(u->error, "rows", (size_t)n * sizeof *u->own);
+    for (int64_t i = 0; i < n; i++) u->own[i] = requests->cases[u->rows.requests[i]].ids[u->rows.rows[i]];
+    u->rows.tokens = u->own;
+    return M3_OK;
+}
+
+/* Engines have ids of their own for pictures. */
+static int has_pictures(const struct m3_batch *requests)
+{
+    int has = 0;
+    for (int64_t b = 0; b < requests->layout.count; b++) has |= requests->cases[b].pictures.P > 0;
+    return has;
+}
+
+/* Drafts may have other tokens than the case, but not most of what a request has in the end: then its rows are numbered
+ * otherwise. */
+static int check_tokens(const struct unrolling *u, const struct m3_batch *requests)
+{
+    for (int64_t b = 0; b < u->histories.requests && b < requests->layout.count; b++) {
+        const struct m3_history *h = &u->histories.all[b];
+        const struct m3_case *c = &requests->cases[b];
+        int64_t held = 0, other = 0, first = -1;
+        for (int64_t i = 0; i < h->length && i < c->T; i++) {
+            if (h->at[i] < 0) continue;
+            held++;
+            if (u->numbers[2 * u->rows.count + h->at[i]] == c->ids[i]) continue;
+            other++;
+            if (first < 0) first = i;
+        }
+        if (2 * other <= held) continue;
+        return m3_fail(u->error, M3_BAD_INPUT,
+                       "%s: request %" PRId64 ": %" PRId64 " of its %" PRId64
+                       " rows have other tokens than the case, row %" PRId64 ": got %" PRId64 ", expected %" PRId32
+                       ": are its rows numbered from its first token on?",
+                       m3_safetensors_path(u->dump), b, other, held, first,
+                       u->numbers[2 * u->rows.count + h->at[first]], c->ids[first]);
+    }
     return M3_OK;
 }
 
@@ -161,6 +201,7 @@ int m3_steps_unroll(struct m3_safetensors **dump, struct m3_batch *batch, struct
     int status = read_rows(&u, tokens);
     if (!status) status = take_tokens(&u, batch);
     if (!status) status = m3_histories_find(&u.histories, &u.rows, batch, error);
+    if (!status && !has_pictures(batch)) status = check_tokens(&u, batch);
     if (!status && !is_plain(&u, batch)) {
         status = check_requests(&u, batch);
         if (!status) status = make_view(&view, &u);
@@ -179,5 +220,6 @@ int m3_steps_unroll(struct m3_safetensors **dump, struct m3_batch *batch, struct
     }
     m3_histories_free(&u.histories);
     free(u.numbers);
+    free(u.own);
     return status;
 }
