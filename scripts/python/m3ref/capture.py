@@ -270,10 +270,11 @@ def capture(model, path, names=("*",), inputs=(), rank=None):
             dump.step(rows=[[0, 1, 2], [-1, 0, 1]])         # two requests, the second padded on the left
             model(ids)
 
-    names: patterns of modules whose results are kept, `NAME`, or `NAME.0`, `NAME.1` of a tuple. inputs: of modules whose
-    first argument is kept, as `NAME.in`. rank: of this process, which writes `path/rank.R.safetensors`. A pass says with
-    `dump.step(rows, sequences, tokens)` which rows it computes, [N] or [B,S], counted from the first token of a
-    sequence; negative rows are padding; tokens are the pass's own first argument by default. Without it the pass's own position_ids and attention_mask say so; with neither, rows
-    follow those of the pass before. Tensors go to a temporary file as they are seen. The dump has the tensors' dtypes, rows in
-    front, and the numbers of rows and sequences. `dump.notes` says what was left out."""
+    names: patterns of modules whose results are kept, `NAME`, or `NAME.0`, `NAME.1` of a tuple. inputs: of modules
+    whose first argument is kept, as `NAME.in`; so what a module that several places share was given is kept too. rank:
+    of this process, which writes `path/rank.R.safetensors`. A pass says with `dump.step(rows, sequences, tokens)` which
+    rows it computes, [N] or [B,S], counted from the first token of a sequence; negative rows are padding; tokens are
+    the pass's own first argument by default. Without it the pass's own position_ids and attention_mask say so; with
+    neither, rows follow those of the pass before. Tensors go to a temporary file as they are seen. The dump has the
+    tensors' dtypes, rows in front, and the numbers of rows and sequences. `dump.notes` says what was left out."""
     return Capture(model, path, names, inputs, rank)

@@ -267,8 +267,8 @@ class Search:
         return best, shape
 
     def recipes(self, tap, key, shift):
-        """The steps of a tensor that has other shapes in layers of other kinds: a list for each shape of the tap's layers,
-        which `only` tells apart."""
+        """The steps of a tensor that has other shapes in layers of other kinds: a list for each shape of the tap's
+        layers, which `only` tells apart."""
         taps, tensors, made = self.truth.groups[tap], self.mine.groups[key], {}
         for n in sorted(taps, key=str):
             name, want = tensors.get(n if n is None else n + shift), self.want(taps[n])

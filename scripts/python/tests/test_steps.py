@@ -1,4 +1,4 @@
-"""Dumps of an engine's steps (SPEC 7.19): drafts that are rejected, requests that are preempted, prefixes in the cache."""
+"""Dumps of an engine's steps (SPEC 7.19): rejected drafts, preempted requests, cached prefixes, given caches."""
 import json
 import subprocess
 
@@ -57,7 +57,8 @@ def test_right_steps_pass(runs, tmp_path, command):
 
 
 # Which row of the dump is wrong, and what is said of it: rows of drafts and those that are computed again count too.
-@pytest.mark.parametrize("at,place", [(13, "row 9"), (12, "row 8"), (16, "row 10"), (20, "row 3"), (10, "sequence 1, row 8")])
+@pytest.mark.parametrize("at,place", [(13, "row 9"), (12, "row 8"), (16, "row 10"), (20, "row 3"),
+                                      (10, "sequence 1, row 8")])
 def test_a_wrong_row_is_named(runs, tmp_path, at, place):
     def change(dump):
         dump["layers.2.attn"][at] *= 0.9
@@ -171,4 +172,5 @@ def test_rows_that_are_numbered_otherwise(runs, tmp_path):
     assert judge(tmp_path)[0] == 0
     write(tmp_path, runs, steps, change)
     status, errors, _ = judge(tmp_path)
-    assert status == 65 and "request 1: 9 of its 10 rows have other tokens than the case, row 1: got 5, expected 17" in errors
+    assert status == 65, errors
+    assert "request 1: 9 of its 10 rows have other tokens than the case, row 1: got 5, expected 17" in errors
