@@ -107,7 +107,7 @@ MLX_LM = {
     "factor of routed experts lost": Mistake(mlx_attribute("SparseMoeBlock", "routed_scaling_factor", 1.0),
                                              "layers.2.moe.routed", ("moe.no_scale",)),
     "own block not forced": Mistake(mlx_attribute("Attention", "index_local_blocks", 0), "layers.2.index.blocks",
-                                    ("select.no_local",)),
+                                    ("select.no_local", "local_blocks=0")),
     "keys to come count in block scores": Mistake(mlx_functions(where=mlx_scores_of_keys_to_come),
                                                   "layers.2.index.block_scores", ()),     # also of blocks to come
     "dense attention in sparse layers": Mistake(mlx_dense, "layers.2.attn", ("attn.dense",)),
@@ -209,7 +209,7 @@ NEMO = {
     "factor of routed experts lost": Mistake(nemo_no_factor, "layers.2.moe.routed", ("moe.no_scale",)),
     "log-sum-exp for the maximum": Mistake(nemo_selection(score_type="lse"), "layers.2.index.blocks",
                                            ("select.lse", "pool=lse")),
-    "own block not forced": Mistake(nemo_selection(local_blocks=0), "layers.2.index.blocks", ("select.no_local",)),
+    "own block not forced": Mistake(nemo_selection(local_blocks=0), "layers.2.index.blocks", ("select.no_local", "local_blocks=0")),
     "keys to come of the own block attended to": Mistake(nemo_block_not_causal, "layers.2.attn",
                                                          ("attn.block_noncausal",)),
 }
