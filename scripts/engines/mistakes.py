@@ -209,7 +209,8 @@ NEMO = {
     "factor of routed experts lost": Mistake(nemo_no_factor, "layers.2.moe.routed", ("moe.no_scale",)),
     "log-sum-exp for the maximum": Mistake(nemo_selection(score_type="lse"), "layers.2.index.blocks",
                                            ("select.lse", "pool=lse")),
-    "own block not forced": Mistake(nemo_selection(local_blocks=0), "layers.2.index.blocks", ("select.no_local", "local_blocks=0")),
+    "own block not forced": Mistake(nemo_selection(local_blocks=0), "layers.2.index.blocks",
+                                    ("select.no_local", "local_blocks=0")),
     "keys to come of the own block attended to": Mistake(nemo_block_not_causal, "layers.2.attn",
                                                          ("attn.block_noncausal",)),
 }
