@@ -578,7 +578,7 @@ TEST(complete)
     }
     for (int i = 0; i < rest; i++)
         for (int j = 0; j < i; j++) ck_assert_str_ne(others[i].id, others[j].id);
-    ck_assert_int_eq(mistakes - forms + rest, 161);
+    ck_assert_int_eq(mistakes - forms + rest, 162);
     ck_assert_ptr_null(m3_mistake_at(-1));
     ck_assert_ptr_null(m3_mistake_at(mistakes));
     ck_assert_ptr_null(m3_mistake_named("rope"));

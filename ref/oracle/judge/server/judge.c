@@ -194,11 +194,24 @@ static void weigh_distances(struct m3_server *r, const struct distances *d)
     else if (!(r->nearest[MIDDLE] <= usual)) r->verdict = M3_VERDICT_SUSPECT;
 }
 
+/* Of few numbers the nearest run is near by chance, more at one place than at another. */
+static int has_telling_nearest(const struct distances *d)
+{
+    enum { FEW = 8 };
+    const struct m3_question *q = d->w->question;
+    int64_t numbers = 0;
+    for (int64_t k = 0; k < d->of.n; k++) numbers += q->asked[d->places[k]].count;
+    return numbers >= FEW * d->of.n;
+}
+
 static int find_few(struct m3_local *found, const struct distances *d, enum metric metric, struct m3_error *error)
 {
-    const struct m3_local_rules rules = {
-        .has_nearest = 1, .resolution = d->w->resolution, .others = d->others, .blank = blank_by(metric, d)
-    };
+    const int has_nearest = has_telling_nearest(d);
+    const struct m3_local_rules rules = { .has_nearest = has_nearest,
+                                          .resolution = d->w->resolution,
+                                          .others = has_nearest ? d->others : NULL,
+                                          .alike = d->alike,
+                                          .blank = blank_by(metric, d) };
     return m3_local_find(found, &d->of, &rules, error);
 }
 
