@@ -18,6 +18,8 @@ static const struct window windows[] = {
 };
 /* Fails at so many limits. */
 static const double fails_above = 2;
+/* Of runs that round alone, the farthest is so many times as far as usual from its nearest. */
+static const double usual_spread = 2;
 /* A place is bad, and belongs to the bad ones beside it. */
 static const double bad_above = 1.5;
 /* One place after choices is suspect beyond so many times the most of any run anywhere. */
@@ -57,6 +59,19 @@ static void forgive_heirs(double *quotients, int64_t n, const double *others)
     }
 }
 
+/* How many times as far as usual, `honest` [d->n] and at least `least`, runs are from their nearest others where their
+ * choices are sure. Codes of inputs are the same or not: runs agree to the bit in most places, and are far off in others. */
+static double spread_of(const struct m3_distances *d, const struct m3_local_rules *rules, const double *honest,
+                        double least)
+{
+    double most = 1;
+    for (int64_t a = 0; a < d->runs; a++)
+        for (int64_t k = 0; k < d->n; k++)
+            if (rules->others && rules->others[k] < sure_below)
+                most = fmax(most, d->nearest[a * d->n + k] / fmax(honest[k], least));
+    return most;
+}
+
 /* quotients [d->n]: how many times as far off the candidate is as honest runs are at the same place. A place where all
  * of them happen to be exact is not judged by zero. */
 static void compare_places(double *quotients, const struct m3_distances *d, const struct m3_local_rules *rules)
@@ -64,9 +79,10 @@ static void compare_places(double *quotients, const struct m3_distances *d, cons
     const double *own = (rules->has_nearest ? d->nearest : d->error) + d->runs * d->n;
     for (int64_t k = 0; k < d->n; k++) quotients[k] = honest_at(d, rules, k);
     const double least = (rules->has_nearest ? 0.5 : 0.25) * median(d, quotients);
+    const double spread = rules->has_nearest ? fmax(1, spread_of(d, rules, quotients, least) / usual_spread) : 1;
     for (int64_t k = 0; k < d->n; k++) {
         const double rest = own[k] - rules->resolution;
-        quotients[k] = rest <= 0 ? 0 : isnan(rest) ? INFINITY : rest / fmax(quotients[k], least);
+        quotients[k] = rest <= 0 ? 0 : isnan(rest) ? INFINITY : rest / fmax(quotients[k], least) / spread;
     }
     const double level = d->n >= TELLING ? fmax(1, median(d, quotients)) : 1;
     for (int64_t k = 0; k < d->n && isfinite(level); k++) quotients[k] /= level;
