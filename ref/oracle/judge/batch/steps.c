@@ -141,8 +141,8 @@ static int fill_end(struct finding_histories *f, int64_t request)
     if (!own && c->length == 0)
         return m3_fail(f->error, M3_BAD_INPUT, "%s: got no row of request %" PRId64 ", expected requests in a row",
                        f->rows->path, request);
-    if (!own || own->T <= c->length || memcmp(own->ids, c->tokens, (size_t)c->length * sizeof *own->ids) != 0)
-        return M3_OK;
+    if (!own || own->T <= c->length) return M3_OK;
+    if (c->length > 0 && memcmp(own->ids, c->tokens, (size_t)c->length * sizeof *own->ids) != 0) return M3_OK;
     while (!status && c->length < own->T) status = append(c, own->ids[c->length], -1, f->error);
     return status;
 }
