@@ -113,7 +113,7 @@ static const struct m3_cli_option options[] = {
       "map was tried with"),
     M3_CLI_TEXT_OF("truth", "F", truth,
       "keep the truth in F. If F already holds the truth for this model, case, reading and\n"
-      "profile, F is reused. It may also be a dump of `run --precision f64 --bounds`, which is never\n"
+      "profile, F is reused. It may also be a dump that `run --bounds` wrote in f64, which is never\n"
       "replaced"),
     M3_CLI_TEXT_OF("resume", "FOLDER", resume,
       "after every tap, keep in FOLDER what was found. If check is stopped, the same command\n"
