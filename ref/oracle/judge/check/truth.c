@@ -243,8 +243,11 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
         const int is_of_run = m3_truth_is_of_run(truth->file);
         m3_truth_close(truth);
         if (is_of_run) {
-            m3_fail(notes, M3_OK,
-                    "%s: has no runs in float of this profile, so that the truth is made again, beside it", path);
+            m3_fail(
+                notes, M3_OK,
+                "%s: a run in double without correct implementations of this profile beside it: the truth is made again, "
+                "and this file stays as it is",
+                path);
             return make_nameless(truth, plan, pass, error);
         }
         status = m3_reading_forget(path, error);
