@@ -533,6 +533,7 @@ static int make_with(struct m3_tap_values *out, int *applies, struct m3_mistaken
     give_weights(m, mistake);
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
+        if (is_of_text(m->item)) m3_mistake_is_followed(k.run, m->item->rows - m->first - m->rows);
         if (emulation) m3_mistake_store_within(k.run, emulation->profile, emulation->largest[0]);
         k.request = *m3_mistaken_request(k.run);
         k.request.threads = is_small(m) ? 1 : s->ctx->threads;

@@ -323,6 +323,8 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     return status;
 }
 
+void m3_mistake_is_followed(struct m3_mistaken_run *run, int64_t later) { run->later = later; }
+
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run) { return &run->model; }
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run) { return &run->request; }
 

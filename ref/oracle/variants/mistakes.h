@@ -68,6 +68,9 @@ void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *prof
 /* The same; and the last product of an expert reads its input rounded, as the first two do. largest: the largest number
  * of the tensor that the tap reads, for scales of whole tensors; 0: that of the rows which are computed. */
 void m3_mistake_store_within(struct m3_mistaken_run *run, const struct m3_profile *profile, double largest);
+/* `the_case` of the run is the beginning of a sequence with so many later rows: mistakes in its last rows know where
+ * those are. */
+void m3_mistake_is_followed(struct m3_mistaken_run *run, int64_t later);
 /* Some mistakes keep a tap for a later one. *tap, *layer: that tap; 0: the mistake keeps none. Whoever runs single taps
  * calls the request's `force` with its values first. */
 int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *mistake,

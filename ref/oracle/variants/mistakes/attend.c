@@ -51,13 +51,13 @@ static void attend_row(double *o, double *lse, const double *q, const double *k,
 static int attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                   const int32_t *blocks, const struct m3_attend *d)
 {
-    const int64_t keys = m3_keys_of(m3_run_of(ctx), d->p0 + d->T);
+    const int64_t keys = m3_keys_of(m3_run_of(ctx), d->p0 + d->T), places = m3_places_of(m3_run_of(ctx), d->p0 + d->T);
     m3_times *times = m3_run_of(ctx)->change->times;
 #pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * (d->p0 + d->T)))
     for (int64_t i = 0; i < d->T * d->Q; i++) {
         const int64_t t = i / d->Q, g = i % d->Q / (d->Q / d->G);
         const int32_t *list = blocks ? blocks + (t * d->G + g) * d->N : NULL;
-        const struct m3_query query = { d, list, d->p0 + t, keys };
+        const struct m3_query query = { d, list, d->p0 + t, keys, places };
         attend_row(o + i * d->D, lse + i, q + i * d->D, k + g * d->D, v + g * d->D, d->G * d->D, &query, times);
     }
     return M3_OK;

@@ -3,16 +3,20 @@
 
 #include <string.h>
 
+#include "base/minmax.h"
+
 /* ---- what stands at a place */
 
-/* The rows of x [places,width] as the mistake has them, in scratch memory; x itself if all stand at their places. NULL if
+/* The rows of x [keys,width] as the mistake has them, in scratch memory; x itself if all stand at their places. NULL if
  * memory is short. */
-static const real *gather(struct m3_ctx *ctx, const real *x, int64_t places, int64_t width, m3_place *at)
+static const real *gather(struct m3_ctx *ctx, const real *x, int64_t end, int64_t width, m3_place *at)
 {
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const int64_t keys = m3_keys_of(run, end), places = m3_places_of(run, end);
     if (!at) return x;
-    real *mine = m3_scratch_take(ctx, places * width, sizeof *mine);
-    for (int64_t j = 0; mine && j < places; j++) {
-        const int64_t from = at(j, places, m3_run_of(ctx)->model.config.block);
+    real *mine = m3_scratch_take(ctx, keys * width, sizeof *mine);
+    for (int64_t j = 0; mine && j < keys; j++) {
+        const int64_t from = at(j, places, run->model.config.block);
         if (from >= 0) memcpy(mine + j * width, x + from * width, (size_t)width * sizeof *mine);
         else memset(mine + j * width, 0, (size_t)width * sizeof *mine);
     }
@@ -23,10 +27,10 @@ static int misplaced(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
                      const int32_t *blocks, const struct m3_attend *d)
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
-    const int64_t places = m3_keys_of(run, d->p0 + d->T), width = d->G * d->D;
+    const int64_t end = d->p0 + d->T, width = d->G * d->D;
     const size_t mark = m3_scratch_mark(ctx);
-    const real *keys = gather(ctx, k, places, width, run->change->key_at);
-    const real *values = gather(ctx, v, places, width, run->change->value_at);
+    const real *keys = gather(ctx, k, end, width, run->change->key_at);
+    const real *values = gather(ctx, v, end, width, run->change->value_at);
     int status = keys && values ? m3_right_attend(ctx, o, lse, q, keys, values, blocks, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
@@ -42,7 +46,7 @@ static int misplaced_index(struct m3_ctx *ctx, real *m, const real *q, const rea
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
     const size_t mark = m3_scratch_mark(ctx);
-    const real *keys = gather(ctx, k, m3_keys_of(run, d->p0 + d->T), d->X, run->change->key_at);
+    const real *keys = gather(ctx, k, d->p0 + d->T, d->X, run->change->key_at);
     int status = keys ? m3_right()->block_scores(ctx, m, q, keys, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
@@ -51,15 +55,16 @@ static int misplaced_index(struct m3_ctx *ctx, real *m, const real *q, const rea
 /* A machine that decodes has the index keys of its own rows alone: of the second half. */
 static int unsent_index(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
-    const int64_t places = m3_keys_of(m3_run_of(ctx), d->p0 + d->T), half = places / 2, width = d->G * d->B;
-    const int64_t right = half < d->p0 ? 0 : half - d->p0 < d->T ? half - d->p0 : d->T;
+    const int64_t keys = m3_keys_of(m3_run_of(ctx), d->p0 + d->T), width = d->G * d->B;
+    const int64_t half = m3_min(keys, m3_places_of(m3_run_of(ctx), d->p0 + d->T) / 2);
+    const int64_t right = m3_max(0, m3_min(half - d->p0, d->T));
     const size_t mark = m3_scratch_mark(ctx);
-    real *keys = m3_scratch_take(ctx, places * d->X, sizeof *keys),
+    real *received = m3_scratch_take(ctx, keys * d->X, sizeof *received),
          *all = m3_scratch_take(ctx, d->T * width, sizeof *all);
-    int status = keys && all ? m3_right()->block_scores(ctx, m, q, k, d) : M3_INTERNAL;
-    if (!status) memset(keys, 0, (size_t)(half * d->X) * sizeof *keys);
-    if (!status) memcpy(keys + half * d->X, k + half * d->X, (size_t)((places - half) * d->X) * sizeof *keys);
-    if (!status) status = m3_right()->block_scores(ctx, all, q, keys, d);
+    int status = received && all ? m3_right()->block_scores(ctx, m, q, k, d) : M3_INTERNAL;
+    if (!status) memset(received, 0, (size_t)(half * d->X) * sizeof *received);
+    if (!status) memcpy(received + half * d->X, k + half * d->X, (size_t)((keys - half) * d->X) * sizeof *received);
+    if (!status) status = m3_right()->block_scores(ctx, all, q, received, d);
     if (!status) memcpy(m + right * width, all + right * width, (size_t)((d->T - right) * width) * sizeof *all);
     m3_scratch_release(ctx, mark);
     return status;
@@ -89,7 +94,7 @@ enum { STEP = 4 };      /* rows of a step that verifies drafts: the last ones */
 
 static int64_t blind_step(const struct m3_query *query, int64_t j)
 {
-    const int64_t step = query->keys - STEP;
+    const int64_t step = query->places - STEP;
     return (j == query->p || j < step || query->p < step) && m3_as_listed(query, j);
 }
 
@@ -106,9 +111,10 @@ static int one_list(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer,
 {
     const int64_t width = run->model.config.G * run->model.config.N;
     int32_t *ids = data;
+    const int64_t step = rows + run->later - STEP;
     (void)layer, (void)row, (void)error;
-    for (int64_t t = rows - STEP + 1; tap == M3_TAP_INDEX_BLOCKS && rows >= STEP && t < rows; t++)
-        memcpy(ids + t * width, ids + (rows - STEP) * width, (size_t)width * sizeof *ids);
+    for (int64_t t = step + 1; tap == M3_TAP_INDEX_BLOCKS && step >= 0 && t < rows; t++)
+        memcpy(ids + t * width, ids + step * width, (size_t)width * sizeof *ids);
     return M3_OK;
 }
 

@@ -10,13 +10,13 @@
 struct m3_query {
     const struct m3_attend *d;
     const int32_t *blocks;              /* [N] of the head's group; NULL: a dense layer */
-    int64_t p, keys;                    /* place of the row; number of keys */
+    int64_t p, keys, places;            /* place of the row; number of keys; that of the whole sequence */
 };
 
 /* How often the row counts key j: 0, 1, or more for a mistake that counts twice. */
 typedef int64_t m3_times(const struct m3_query *query, int64_t j);
 
-/* The place whose key or value stands at place j of so many, in blocks of so many; -1: zeros. */
+/* The place whose key or value stands at place j of a sequence of so many, in blocks of so many; -1: zeros. */
 typedef int64_t m3_place(int64_t j, int64_t places, int64_t block);
 
 /* m [B] := block scores of a row at place p, from its scores s [keys], later keys included. */
@@ -80,6 +80,7 @@ struct m3_mistaken_run {
     struct m3_ops ops, exact; /* exact: those that `ops` call with quantised inputs */
     int reads_act; /* the last product of m3_mistaken_experts is that of `ops` */
     double largest; /* of the tensor that the tap reads; 0: that of the rows at hand */
+    int64_t later; /* rows of the sequence after those of the case */
     struct m3_replacement replacement;
     struct m3_force force;
     enum m3_tap last; /* the last computed tap, and its layer; M3_TAPS: none yet */
@@ -113,6 +114,12 @@ static inline int64_t m3_keys_of(const struct m3_mistaken_run *run, int64_t end)
 {
     const int64_t all = m3_rows_of(run);
     return end > all ? end : all;
+}
+
+/* The same, of the whole sequence. */
+static inline int64_t m3_places_of(const struct m3_mistaken_run *run, int64_t end)
+{
+    return m3_keys_of(run, end) + run->later;
 }
 
 /* x rounded to this many significant bits, ties to even: BF16 has 8, F16 11. */
