@@ -46,6 +46,7 @@ struct planned {
     struct m3_case c;
     struct m3_pass_plan pass;
     struct m3_token_plan token;
+    int64_t judged;                     /* rows of the dump, if not all; 0: all */
     struct m3_model *model;             /* NULL: a file of it is absent */
     double seconds[M3_WORK_KINDS];      /* of all passes */
     double rates[M3_WORK_KINDS];        /* work per second, of the last engine that was measured */
@@ -92,13 +93,14 @@ static int add_passes(struct planned *x, const struct m3_engine *engine, double 
                       struct m3_error *error)
 {
     struct m3_rates rates;
-    const int64_t T = x->c.T;
+    /* Sampled rows lie in the middle, on average. */
+    const int64_t T = x->judged ? x->judged : x->c.T, p0 = x->p->cached + (x->c.T - T) / 2;
     if (times == 0 && !recomputed) return M3_OK;
-    const int status = measure(&rates, x, engine, T, x->p->cached, error);
+    const int status = measure(&rates, x, engine, T, p0, error);
     if (status) return status;
     const int all_logits =
         x->p->gradients || x->p->recomputed || (x->p->writes_taps && m3_tap_matches(x->p->taps, "logits"));
-    struct m3_work work = work_of(x, T, x->p->cached, all_logits ? T : m3_min(T, 64));
+    struct m3_work work = work_of(x, T, p0, all_logits ? T : m3_min(T, 64));
     if (x->pass.first == 0) m3_work_add_vision(&work, &x->config, x->c.pictures.P);
     for (int kind = 0; kind < M3_WORK_KINDS; kind++) {
         const double more = x->p->gradients ? gradient_times[kind] : 1;
@@ -123,7 +125,7 @@ static int add_directions(struct planned *x, struct m3_error *error)
 {
     enum { FEW = 8, READ = 10 };
     struct m3_rates rates;
-    const int64_t T = m3_min(x->c.T, FEW);
+    const int64_t T = m3_min(x->judged ? x->judged : x->c.T, FEW);
     const double rows = (double)(T * m3_max(1, x->config.K)), read = READ * m3_work_experts_chosen(&x->config, (int)T);
     if (!x->p->directions) return M3_OK;
     const int status = measure(&rates, x, m3_engine_f64(), T, 0, error);
@@ -166,7 +168,7 @@ static int add_tokens(struct planned *x, struct m3_error *error)
 static double share_read(const struct planned *x)
 {
     const struct m3_config *c = &x->config;
-    const int has_head = x->pass.end == c->layers, rows = (int)x->c.T;
+    const int has_head = x->pass.end == c->layers, rows = (int)(x->judged ? x->judged : x->c.T);
     double read = 0, all = 0;
     for (int64_t l = x->pass.first; l < x->pass.end; l++) {
         struct m3_work one = { 0 };
@@ -337,6 +339,16 @@ static double cache_bytes(const struct planned *x)
     return place * (double)(x->p->cached + x->c.T) * real_bytes;
 }
 
+/* The judged rows of all taps in floats; keys, values and index keys of all rows in double, with what they may be off
+ * by. */
+static double sample_bytes(const struct planned *x)
+{
+    const struct m3_config *c = &x->config;
+    const double share = (double)x->judged / (double)x->c.T, place = (double)(2 * c->G * c->D + c->X);
+    if (!x->judged) return 0;
+    return sizeof(float) * share * (double)x->pass.tap_elements + 3 * sizeof(double) * place * (double)x->c.T;
+}
+
 static void print(const struct planned *x)
 {
     const struct m3_cli_plan *p = x->p;
@@ -346,6 +358,7 @@ static void print(const struct planned *x)
     if (x->model) printf(", %.0f%% in memory", 100 * x->disk.resident);
     printf("\nlayers: %" PRId64 " to %" PRId64 ", T %" PRId64, pass->first, pass->end - 1, pass->T);
     if (p->cached) printf(" after %" PRId64 " cached", p->cached);
+    if (x->judged) printf(", %" PRId64 " rows of it judged", x->judged);
     printf("\n");
     printf("passes: %d in float, %d in double, %d of these with error bounds; operators recomputed from the dump: %s\n",
            p->f32_passes + p->rounded, p->f64_passes, p->with_bounds, p->recomputed ? "yes" : "no");
@@ -355,10 +368,11 @@ static void print(const struct planned *x)
     if (p->new_tokens)
         printf("tokens: %" PRId64 ", after the first %.3g operations and about %.2g s each, without drafts\n",
                p->new_tokens, (double)x->token.flops, x->token_seconds);
+    const double part = x->judged ? (double)x->judged / (double)x->c.T : 1;
     const double bounds = p->with_bounds || p->recomputed ? 4 * (double)pass->scores : 0;
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
-           ((p->recomputed ? 9 : 6) * (double)pass->widest + bounds + cache_bytes(x) + direction_bytes(x) +
-            (p->gradients ? gradient_bytes(x) : 0)) /
+           (part * ((p->recomputed ? 9 : 6) * (double)pass->widest + bounds) + sample_bytes(x) + cache_bytes(x) +
+            direction_bytes(x) + (p->gradients ? gradient_bytes(x) : 0)) /
                    1e9 +
                0.02);
     printf("disk: about %.2f GB for %s%s\n", x->write_bytes / 1e9, p->gradients ? "gradients" : "taps",
@@ -379,14 +393,25 @@ static int open_model(struct planned *x, struct m3_error *error)
     return status;
 }
 
-int m3_cli_plan(const struct m3_cli_plan *p, struct m3_error *notes, struct m3_error *error)
+/* Rows that are judged by their own inputs need no pass. */
+static int choose_rows(struct planned *x, struct m3_cli_plan *p, struct m3_error *error)
 {
+    const int status = m3_sample_count(&x->judged, &p->rows, p->rows_of_long, x->c.T, error);
+    if (x->judged) p->f64_passes = p->rounded = p->with_bounds = p->writes_taps = 0;
+    return status;
+}
+
+int m3_cli_plan(const struct m3_cli_plan *given, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_cli_plan plan = *given;
+    const struct m3_cli_plan *p = &plan;
     struct planned x = { .p = p };
     char *path = NULL;
     if (asprintf(&path, "%s/config.json", p->model) < 0) return m3_fail_memory(error, p->model, 0);
     int status = m3_config_read(&x.config, path, notes, error);
     if (!status) status = m3_cli_input_read(&x.c, p->input, &x.config, p->cached, error);
     if (!status && p->check) status = p->check(p->self, &x.c, &x.config, error);
+    if (!status) status = choose_rows(&x, &plan, error);
     const char *taps = p->writes_taps || p->recomputed ? p->taps : "";
     if (!status) status = m3_plan_pass(&x.pass, stdout, p->model, &x.config, p->first, p->end, x.c.T, taps, error);
     if (!status && p->new_tokens) status = m3_plan_token(&x.token, &x.config, x.c.T + p->new_tokens - 1, error);

@@ -3,6 +3,7 @@
 #define M3_CLI_PLAN_H
 
 #include "cli/cli.h"
+#include "oracle/judge/sample/sample.h"
 
 struct m3_cli_plan {
     const char *model;
@@ -12,6 +13,8 @@ struct m3_cli_plan {
     int with_bounds;            /* passes of the double engine that also compute error bounds */
     int rounded;                /* passes that round as a profile allows */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
+    struct m3_sample_wish rows; /* of a dump, those that are judged; then no pass is needed */
+    int64_t rows_of_long;       /* so many of a long one, if `rows` says nothing; 0: all */
     int directions;             /* the errors of a dump are compared with what known mistakes would make */
     int gradients;              /* the pass is differentiated, and gradients are written, not taps */
     int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */

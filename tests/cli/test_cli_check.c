@@ -201,8 +201,9 @@ TEST(little_that_is_wrong)
 
 /* Goal:  some rows of a full dump are judged, and it is said which share; without a pass of the model.
  * Given: a dump of which row 30 of one tap is wrong.
- * Claim: found where the row is judged, not found where it is not; a dump without inputs is refused.
- * Seen to fail with all rows judged, and with a pass in double. */
+ * Claim: found where the row is judged, not found where it is not, by blame too; a dump without inputs is refused, and
+ * so is the truth. The plan has the rows and no pass.
+ * Seen to fail with all rows judged, with a pass in double, and with a plan of all rows. */
 TEST(some_rows)
 {
     size_t size;
@@ -226,6 +227,14 @@ TEST(some_rows)
     ck_assert(has("out", "rows  10 of 67 judged") && last_line_has("layers.3.attn_out is wrong"));
     ck_assert(last_line_has("in row 30, channel 0") && last_line_has("Of its 67 rows 10 were judged."));
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 0:30,31:67", in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("blame " TINY " %s " CASE " --rows 25:35", in_folder("d")), 1);
+    ck_assert(has("out", "rows  10 of 67 judged") && has("out", "layers.3.attn_out"));
+    ck_assert_int_eq(m3ref("blame " TINY " %s " CASE " --rows 0:30,31:67 --json", in_folder("d")), 0);
+    ck_assert(last_line_has("\"rows_judged\":66,\"rows\":67}"));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 20 --truth %s", in_folder("d"), in_folder("t")), 64);
+    ck_assert(has("err", "--rows: got it with --truth"));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 20 --plan", in_folder("d")), 0);
+    ck_assert(has("out", "T 67, 20 rows of it judged") && has("out", "passes: 0 in float, 0 in double"));
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --taps layers.1.out --dump %s", in_folder("p")), 0);
     ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --rows 20", in_folder("p")), 64);
     ck_assert(has("err", "--rows: got a dump without inputs of some taps"));

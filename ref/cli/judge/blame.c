@@ -24,6 +24,12 @@ struct arguments {
     int json, all, only_failing, help;
 };
 
+static int take_rows(void *arguments, const char *value, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    return m3_cli_candidate_rows(&a->names, value, error);
+}
+
 static int take_spec(void *arguments, const char *value, struct m3_error *error)
 {
     struct arguments *a = arguments;
@@ -79,6 +85,10 @@ static const struct m3_cli_option options[] = {
       "the program that named the dump's tensors, if it is not m3ref: {maps};\n"
       "or a map file for any other program (SPEC 7.11). `--map help` lists the versions that each\n"
       "map was tried with"),
+    M3_CLI_TAKEN("rows", "N|LIST", take_rows,
+      "of a full dump judge N rows: where operators fail, some of each expert, and random ones;\n"
+      "or those of LIST, such as 0:8,100,4090:4096; or all. The default is all up to 1024 tokens,\n"
+      "and 512 of longer ones. The verdict is about these rows, and nothing is inherited"),
     M3_CLI_FLAG_OF("all", all,
       "print every tap (failing taps come first) and every note. Without --all at most 25 lines\n"
       "are printed: the verdict, with the place and size of the worst error and the command to run\n"
@@ -180,10 +190,13 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     struct m3_judgement result;
     a->options.profile = a->names.profile;
     a->options.names_mistakes = 1;
+    a->options.is_alone = c->sample.count > 0;
     m3_cli_watch_begin(&watch, a->input.progress);
     a->options.progress = m3_cli_watched(&watch);
     int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
+    result.rows_judged = c->sample.count;
+    result.rows = c->sample.of;
     m3_add_notes(&result.notes, &c->mapped);
     if (a->names.map) result.gaps = &c->gaps;
     m3_map_note_gaps(&result.notes, a->names.map, &c->gaps);
@@ -217,7 +230,9 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS };
+    struct arguments a = {
+        .names.profile = "fp32", .names.rows_of_long = M3_CLI_ROWS_OF_LONG, .row_runs = -1, .reports = M3_CLI_NO_REPORTS
+    };
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_print_help(&command_line, &error);

@@ -119,15 +119,20 @@ static int split(struct m3_cli_candidate *c, int force, struct m3_error *error)
     return status;
 }
 
+int m3_cli_candidate_rows(struct m3_cli_candidate_names *names, const char *value, struct m3_error *error)
+{
+    names->rows_of_long = 0;
+    return m3_sample_parse(&names->rows, value, error);
+}
+
 /* The rows that are judged: those of --rows, some of a long dump, or all. */
 static int sample(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names, struct m3_error *error)
 {
-    enum { LONG = 1024 };
     const int64_t T = c->batch.cases[0].T;
     struct m3_sample_wish wish = names->rows;
     const int is_asked = wish.count > 0 || wish.list;
-    if (!is_asked) wish.count = T > LONG ? names->rows_of_long : 0;
-    if (!wish.list && (wish.count == 0 || wish.count >= T)) return M3_OK;
+    int status = m3_sample_count(&wish.count, &wish, names->rows_of_long, T, error);
+    if (status || wish.count == 0) return status;
     const struct m3_setting whole = { .model = c->model, .semantics = &c->semantics, .the_case = c->batch.cases };
     if (c->batch.is_several || !m3_check_is_full(&whole, c->dump))
         return is_asked ? m3_fail(error, M3_USAGE,
@@ -135,7 +140,7 @@ static int sample(struct m3_cli_candidate *c, const struct m3_cli_candidate_name
                                   "computed from, in all rows",
                                   c->batch.is_several ? "several sequences" : "a dump without inputs of some taps")
                         : M3_OK;
-    int status = m3_sample_choose(&c->sample, &wish, c->dump, c->model, T, error);
+    status = m3_sample_choose(&c->sample, &wish, c->dump, c->model, T, error);
     return status ? status : m3_sample_take(&c->dump, &c->sample, error);
 }
 

@@ -35,6 +35,9 @@ struct m3_cli_candidate {
     struct m3_setting setting;  /* of all these; of several sequences, that of the first */
 };
 
+enum { M3_CLI_ROWS_OF_LONG = 512 };    /* the default */
+/* --rows VALUE */
+int m3_cli_candidate_rows(struct m3_cli_candidate_names *names, const char *value, struct m3_error *error);
 /* Takes the two names that are left after the options, MODEL CANDIDATE, and checks --row-runs. */
 int m3_cli_candidate_take(struct m3_cli_candidate_names *names, int64_t row_runs, int argc, char **argv,
                           struct m3_error *error);

@@ -47,8 +47,7 @@ static int take_layers(void *arguments, const char *value, struct m3_error *erro
 static int take_rows(void *arguments, const char *value, struct m3_error *error)
 {
     struct arguments *a = arguments;
-    a->names.rows_of_long = 0;
-    return m3_sample_parse(&a->names.rows, value, error);
+    return m3_cli_candidate_rows(&a->names, value, error);
 }
 
 static int take_spec(void *arguments, const char *value, struct m3_error *error)
@@ -126,7 +125,7 @@ static const struct m3_cli_option options[] = {
     M3_CLI_TAKEN("rows", "N|LIST", take_rows,
       "of a full dump judge N rows: where operators fail, some of each expert, and random ones;\n"
       "or those of LIST, such as 0:8,100,4090:4096; or all. The default is all up to 1024 tokens,\n"
-      "and 512 of longer ones. The verdict is about these rows"),
+      "and 512 of longer ones, or all with --truth. The verdict is about these rows"),
     M3_CLI_FLAG_OF("plan", plan,
       "print what the check will need (files, bytes, memory, disk, passes, operations, time),\n"
       "then stop. As for m3ref run"),
@@ -233,6 +232,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
     if (a->resume && !*a->resume) return m3_fail(error, M3_USAGE, "--resume: got an empty name, expected a folder");
+    if (a->truth && (a->names.rows.count > 0 || a->names.rows.list))
+        return m3_fail(error, M3_USAGE,
+                       "--rows: got it with --truth, expected one of them: the rows are judged without the truth");
+    if (a->truth) a->names.rows_of_long = 0;
     status = a->resume ? m3_cli_ranks_refuse("--resume", error) : M3_OK;
     if (status) return status;
     int exists = 0;
@@ -294,6 +297,7 @@ static void plan_passes(struct m3_cli_plan *plan, const struct arguments *a, con
     plan->writes_taps = plan->with_bounds ? 3 : 0;
     plan->rounded = (plan->first == 0 && a->truth) || !is_full ? (int)runs : 0;
     plan->f64_passes = 1 + (!is_full && plan->rounded > 0);
+    if (is_full) plan->rows = a->names.rows, plan->rows_of_long = a->names.rows_of_long;
 }
 
 static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
@@ -387,7 +391,7 @@ int m3_cli_check(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { .names.profile = "fp32",
-                           .names.rows_of_long = 512,
+                           .names.rows_of_long = M3_CLI_ROWS_OF_LONG,
                            .row_runs = -1,
                            .answer.sampling.top_p = 1,
                            .reports = M3_CLI_NO_REPORTS };

@@ -180,7 +180,7 @@ static json_t *recomputed(const struct m3_finding *f)
 static json_t *recomputed_summary(const struct m3_judgement *all)
 {
     const struct m3_finding *culprit = all->first;
-    return json_pack(
+    json_t *summary = json_pack(
         "{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "type", "summary", "culprit",
         m3_json_text(culprit ? culprit->tap : NULL), "operator", m3_json_text(culprit ? culprit->made_by : NULL),
         "section", m3_json_text(culprit ? culprit->section : NULL), "verdict", m3_verdict_name(all->verdict), "taps",
@@ -189,6 +189,11 @@ static json_t *recomputed_summary(const struct m3_judgement *all)
         (json_int_t)all->not_comparable, "notes", m3_json_notes(&all->notes), "unjudged", (json_int_t)all->unjudged,
         "explained_by", m3_json_text(all->explained_by[0] ? all->explained_by : NULL), "mistake",
         m3_json_text(all->mistake));
+    if (all->rows_judged < all->rows) {
+        m3_json_set(summary, "rows_judged", json_integer(all->rows_judged));
+        m3_json_set(summary, "rows", json_integer(all->rows));
+    }
+    return summary;
 }
 
 /* "96:118", of those from 96 to 117; [3], [3, 9, 40]; "3::4", every fourth from 3 on; "7 of 118 from 3 on". */

@@ -212,6 +212,9 @@ int m3_report_text(FILE *out, const struct m3_judgement *all, enum m3_report_ext
     const struct m3_finding **listed = calloc((size_t)all->count + 1, sizeof *listed);
     if (listed == NULL) return m3_fail_memory(error, "report", (size_t)all->count * sizeof *listed);
     const int64_t count = list(listed, all, extent);
+    if (all->rows_judged < all->rows)
+        fprintf(out, "rows  %" PRId64 " of %" PRId64 " judged; --rows all judges every row\n", all->rows_judged,
+                all->rows);
     print_verdict(out, all->verdict, 0);
     m3_print_headline(out, all);
     fputc('\n', out);
@@ -228,9 +231,6 @@ int m3_report_text(FILE *out, const struct m3_judgement *all, enum m3_report_ext
 
 int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)
 {
-    if (check->rows_judged < check->rows)
-        fprintf(out, "rows  %" PRId64 " of %" PRId64 " judged; --rows all judges every row\n", check->rows_judged,
-                check->rows);
     const int status = m3_report_text(out, &check->blame, extent, error);
     if (status) return status;
     fprintf(out, "%s: %s\n", m3_verdict_name(check->blame.verdict), check->sentence);

@@ -289,6 +289,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     if (status) return status;
     check->rows = plan->setting->the_case->T;
     check->rows_judged = plan->rows_judged > 0 ? plan->rows_judged : check->rows;
+    if (plan->rows_judged > 0) check->blame.rows_judged = plan->rows_judged, check->blame.rows = check->rows;
     say_part(check, plan);
     status = m3_check_readings(check, plan, candidate, error);
     if (!status) status = m3_check_name_cause(check, plan, error);

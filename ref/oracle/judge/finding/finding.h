@@ -202,6 +202,7 @@ struct m3_judgement {
         double percentile; /* the median of the ranked ones; NaN: none */
         const struct m3_finding *farthest; /* the ranked one with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
+    int64_t rows_judged, rows; /* some of the candidate's rows, and all of them; 0: all were judged */
     const struct m3_name_gaps *gaps; /* NULL: the candidate has m3ref's names */
     struct {
         const char *model_sha256, *case_sha256, *profile_sha256; /* NULL: unknown */

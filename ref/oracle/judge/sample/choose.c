@@ -46,28 +46,30 @@ static void choose(struct choosing *c, int64_t row)
 
 /* ---- a list */
 
-static int take_range(struct choosing *c, const char *text, char **end)
+static int read_range(long long *first, long long *after, const char *text, char **end, int64_t T)
 {
-    const long long first = strtoll(text, end, 10);
-    long long after = first + 1;
+    *first = strtoll(text, end, 10);
+    *after = *first + 1;
     if (*end == text) return -1;
     if (**end == ':') {
         const char *from = *end + 1;
-        after = strtoll(from, end, 10);
+        *after = strtoll(from, end, 10);
         if (*end == from) return -1;
     }
-    if ((**end != ',' && **end) || after <= first || after > c->to->of) return -1;
-    for (long long row = first; row < after; row++) choose(c, row);
-    return 0;
+    return (**end != ',' && **end) || *after <= *first || *after > T ? -1 : 0;
 }
 
 static int take_list(struct choosing *c, const char *list)
 {
+    const int64_t T = c->to->of;
+    long long first, after;
     char *end;
-    for (const char *text = list; text; text = *end ? end + 1 : NULL)
-        if (take_range(c, text, &end))
+    for (const char *text = list; text; text = *end ? end + 1 : NULL) {
+        if (read_range(&first, &after, text, &end, T))
             return m3_fail(c->error, M3_USAGE, "--rows: got %s, expected rows from 0 to %" PRId64 ", such as 0:8,100",
-                           list, c->to->of - 1);
+                           list, T - 1);
+        for (long long row = first; row < after; row++) choose(c, row);
+    }
     return M3_OK;
 }
 
@@ -190,17 +192,38 @@ static void take_random(struct choosing *c)
         choose(c, (int64_t)m3_draw(key, i, (uint64_t)c->to->of));
 }
 
+static int make_room(struct m3_sample *sample, int64_t T, struct m3_error *error)
+{
+    *sample = (struct m3_sample){ .of = T, .chosen = calloc((size_t)T + 1, 1) };
+    return sample->chosen ? M3_OK : m3_fail_memory(error, "rows", (size_t)T);
+}
+
+int m3_sample_count(int64_t *count, const struct m3_sample_wish *wish, int64_t of_long, int64_t T,
+                    struct m3_error *error)
+{
+    enum { LONG = 1024 };
+    struct m3_sample sample;
+    struct choosing c = { .to = &sample, .most = T, .error = error };
+    *count = wish->count > 0 ? wish->count : T > LONG ? of_long : 0;
+    if (*count >= T) *count = 0;
+    if (!wish->list) return M3_OK;
+    int status = make_room(&sample, T, error);
+    if (!status) status = take_list(&c, wish->list);
+    *count = sample.count;
+    m3_sample_free(&sample);
+    return status;
+}
+
 int m3_sample_choose(struct m3_sample *sample, const struct m3_sample_wish *wish, const struct m3_safetensors *dump,
                      const struct m3_model *model, int64_t T, struct m3_error *error)
 {
     struct choosing c = { .to = sample, .dump = dump, .model = model, .error = error };
     const int64_t layers = model->config.layers;
-    *sample = (struct m3_sample){ .of = T, .chosen = calloc((size_t)T + 1, 1) };
-    if (!sample->chosen) return m3_fail_memory(error, "rows", (size_t)T);
+    int status = make_room(sample, T, error);
+    if (status) return status;
     c.most = wish->list ? T : m3_min(T, wish->count);
     if (wish->list) return take_list(&c, wish->list);
     take_edges(&c);
-    int status = M3_OK;
     for (int64_t layer = 0; layer < layers && !status; layer++) status = take_layer(&c, layer);
     /* Half of the rest is random, which shows most experts already. */
     c.most = sample->count + (m3_min(T, wish->count) - sample->count) / 2;

@@ -12,7 +12,8 @@ struct m3_sample {
     unsigned char *chosen; /* [of] */
 };
 
-/* By --rows: a number of rows, or a list such as "0:8,4090:4096,17". NULL and "all": every row. */
+/* By --rows: a number of rows, or a list such as "0:8,4090:4096,17". "all", and nothing:
+ * every row. */
 struct m3_sample_wish {
     int64_t count; /* 0: all, or those of the list */
     const char *list; /* NULL: none */
@@ -20,6 +21,10 @@ struct m3_sample_wish {
 /* M3_USAGE: neither a number of rows nor a list; a range without rows. */
 int m3_sample_parse(struct m3_sample_wish *wish, const char *text, struct m3_error *error);
 
+/* How many rows of a case of T rows are judged: the wish's, or `of_long` of a long case if it wishes nothing. 0: all.
+ * M3_USAGE: a range without rows, or beyond the case. */
+int m3_sample_count(int64_t *count, const struct m3_sample_wish *wish, int64_t of_long, int64_t T,
+                    struct m3_error *error);
 /* Rows where operators fail: the first and last ones, the edges of blocks, those of clamped gates and of the nearest
  * choices, some row of each expert, and random ones, the same for the same dump. M3_USAGE: a row beyond the case; M3_INTERNAL.
  * Free it in any case. */
