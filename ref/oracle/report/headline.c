@@ -27,8 +27,9 @@ static void print_size(FILE *out, const struct m3_finding *f)
     } else if (f->bad_rows > 0) {
         fprintf(out, ", %s", f->note);
     } else if (f->judged_by == M3_BY_ROWS && !isnan(f->row_error)) {
-        fprintf(out, ", the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
-                f->row_error, f->row_error_largest);
+        char said[256] = "";
+        m3_finding_say_rows(&(struct m3_text){ said, sizeof said, 0 }, f);
+        fprintf(out, ", %s", said);
     } else {
         if (isnan(f->got)) fputs(", NaN", out);
         else if (!isfinite(f->tiers.headroom)) fputs(", where nothing is allowed", out);

@@ -157,6 +157,8 @@ void m3_finding_place(struct m3_finding *finding, const struct m3_tensor *tensor
                       int rank);
 /* "sequence 2, row 17, head 3, channel 8"; numbers alone where dimensions have no names; nothing without a place. */
 void m3_finding_say_place(struct m3_text *text, const struct m3_finding *finding);
+/* How far its rows are among honest implementations, by the distance that is farther beyond theirs. */
+void m3_finding_say_rows(struct m3_text *text, const struct m3_finding *finding);
 /* Does it fail, or is it suspect? */
 static inline int m3_finding_is_wrong(const struct m3_finding *finding)
 {

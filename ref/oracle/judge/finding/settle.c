@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* Where the bad rows are, if only some are. */
 static void note_few(struct m3_finding *f, const struct m3_row_verdict *rows)
 {
@@ -38,9 +40,10 @@ static void take_rows(struct m3_finding *f, const struct m3_row_verdict *rows)
     f->inherited = NAN;
     f->created = f->off.rel_l2 = rows->error;
     f->allowed = f->off.allowed_l2 = rows->error_largest;
-    if (rows->verdict != M3_VERDICT_PASS && rows->bad_rows == 0)
-        m3_finding_note(f, "the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
-                        rows->error, rows->error_largest);
+    if (rows->verdict == M3_VERDICT_PASS || rows->bad_rows > 0) return;
+    char said[sizeof f->note] = "";
+    m3_finding_say_rows(&(struct m3_text){ said, sizeof said, 0 }, f);
+    m3_finding_note(f, "%s", said);
 }
 
 /* Among honest implementations. They pass what its own bounds pass, and say nothing of what is too far off after an

@@ -23,6 +23,20 @@ void m3_finding_say_place(struct m3_text *w, const struct m3_finding *f)
     }
 }
 
+void m3_finding_say_rows(struct m3_text *w, const struct m3_finding *f)
+{
+    /* Errors that are large enough by themselves are said. */
+    const int is_large = !(f->row_error <= 2 * f->row_error_largest);
+    if (!is_large && f->row_nearest * f->row_error_largest > f->row_error * f->row_nearest_largest)
+        m3_text_add(w,
+                    "the 75%% quantile of the rows' distances to the nearest honest implementation is %.3g, between "
+                    "honest implementations at most %.3g",
+                    f->row_nearest, f->row_nearest_largest);
+    else
+        m3_text_add(w, "the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
+                    f->row_error, f->row_error_largest);
+}
+
 /* ---- the pattern */
 
 /* Is the same wrong in another layer? */
