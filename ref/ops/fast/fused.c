@@ -140,6 +140,26 @@ static inline __attribute__((always_inline)) void add_block(struct tile_sums *s,
     add_columns(s, x, K, k, n, &expanded, 0, 0, 128, scale, 0, ts, rows, NUMBERS);
 }
 
+/* The same with one row of x: the expanded codes stay in registers. */
+static inline __attribute__((always_inline)) void add_block_once(struct tile_sums *s, const real *x, int64_t k,
+                                                                 int64_t n, const struct rows *w, int64_t r0, int64_t K,
+                                                                 int64_t ahead, const int rows)
+{
+    const int is_mx = w->w->scaling == M3_SCALE_MX32;
+    real scale[4] = { 0 };
+    for (int64_t i = 0; i < n; i += 32)
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            real expanded[32];
+            if (is_mx || i == 0) scale[r] = m3_block_scale(w->w, w->row + r0 + r, is_mx ? (k + i) / 32 : k / 128);
+            prefetch(w, (r0 + r) * K + k + i + ahead);
+            m3_from_e4m3_32(expanded, (const uint8_t *)w->data + (r0 + r) * K + k + i, scale[r]);
+#pragma GCC unroll 4
+            for (int l = 0; l < 32; l += LANES)
+                s->of[0][r] = accumulate(s->of[0][r], *(const vec *)(x + k + i + l), *(const vec *)(expanded + l));
+        }
+}
+
 /* Columns k0 .. k1-1 of `ts` rows of x and `rows` rows of w: multiples of LANES. A pair's sum does not depend on the
  * size of the tile. */
 static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, const real *x, const struct rows *w,
@@ -153,8 +173,10 @@ static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, co
     int64_t k = k0;
     for (int t = 0; t < ts; t++)
         for (int r = 0; r < rows; r++) s.of[t][r] = k0 ? sums->of[t][r0 + r] : (vec){ 0 };
-    for (int64_t n; in_blocks && (n = k + 128 < k1 ? 128 : (k1 - k) / 32 * 32) > 0; k += n)
-        add_block(&s, x, K, k, n, w, r0, ahead, ts, rows);
+    for (int64_t n; in_blocks && (n = k + 128 < k1 ? 128 : (k1 - k) / 32 * 32) > 0; k += n) {
+        if (ts == 1) add_block_once(&s, x, k, n, w, r0, K, ahead, rows);
+        else add_block(&s, x, K, k, n, w, r0, ahead, ts, rows);
+    }
     for (int64_t end; k < k1; k = end) {
         end = form == E4M3 && k + width < k1 ? k + width : k1;
         for (int r = 0; r < rows && form == E4M3; r++) scale[r] = m3_block_scale(w->w, w->row + r0 + r, k / width);
