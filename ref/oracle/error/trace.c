@@ -7,18 +7,19 @@
 #include "base/minmax.h"
 
 struct slot {
-    enum m3_tap tap;
-    int64_t layer;
+    const struct m3_node *node;
     int64_t group;                  /* index of the first tap of its layer */
     int64_t sum;                    /* slot of the sum that it may read before it is rounded; -1 */
-    struct m3_tap_values value;          /* with its own memory; rows 0: not known */
+    struct m3_tap_values value;     /* with its own memory; rows 0: not known */
     int is_given, is_known;         /* was put by the caller; is known at present */
-    int64_t readers;                /* taps that read it and may still be asked for */
+    int64_t readers;                /* taps that read it and are not passed */
+    int is_passed;                  /* is not computed any more */
 };
 
 struct m3_trace {
     struct m3_setting setting;
-    struct slot *slots;             /* [count], in execution order */
+    struct slot *slots;             /* [count], one for each node of the graph from `first` on */
+    const struct m3_node *first;
     int64_t count;
     int64_t at;                     /* the group that the trace has reached */
 };
@@ -29,37 +30,36 @@ static int64_t modules_of(const struct m3_setting *s)
     return s->the_case->p0 > s->the_case->shift ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
 }
 
+static const struct m3_node *first_of(const struct m3_setting *s)
+{
+    const struct m3_graph *graph = m3_graph_of(s->model, s->semantics);
+    return s->the_case->pictures.P == 0 ? m3_graph_find(graph, M3_TAP_EMBED, -1) : graph->nodes;
+}
+
 int m3_trace_tap(const struct m3_setting *s, int64_t index, enum m3_tap *tap, int64_t *layer)
 {
     const struct m3_graph *graph = m3_graph_of(s->model, s->semantics);
-    const struct m3_node *first = graph->nodes;
-    if (s->the_case->pictures.P == 0) first = m3_graph_find(graph, M3_TAP_EMBED, -1);
-    const struct m3_node *node = first + index;
+    const struct m3_node *node = first_of(s) + index;
     if (node >= graph->nodes + graph->count || m3_mtp_module_of(node->layer) >= modules_of(s)) return 0;
     *tap = node->tap;
     *layer = node->layer;
     return 1;
 }
 
-/* The index of a tap in the list; -1: the call does not have it. The list is in the order of m3_tap_order. */
+/* The slot of a tap; -1: the call does not have it. */
 static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
 {
-    int64_t low = 0, high = t->count;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (m3_tap_order(t->slots[middle].tap, t->slots[middle].layer, tap, layer) < 0) low = middle + 1;
-        else high = middle;
-    }
-    return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
+    const struct m3_node *node = m3_graph_find(m3_graph_of(t->setting.model, t->setting.semantics), tap, layer);
+    return node && node >= t->first && node < t->first + t->count ? node - t->first : -1;
 }
 
 /* The slot of operand i of a tap; -1: there is none, or this call does not have it. */
 static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
 {
-    const struct m3_setting *s = &t->setting;
+    const struct m3_node *node = t->slots[slot].node;
     enum m3_tap tap;
     int64_t layer;
-    if (m3_setting_operand(&tap, &layer, s, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
+    if (m3_setting_operand(&tap, &layer, &t->setting, node->tap, node->layer, i)) return -1;
     return slot_of(t, tap, layer);
 }
 
@@ -88,23 +88,21 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
     enum m3_tap tap;
     int64_t layer;
     if (!t) return m3_fail_memory(error, "a trace", sizeof *t);
-    t->setting = *setting;
     while (m3_trace_tap(setting, count, &tap, &layer)) count++;
+    t->setting = *setting;
+    t->first = first_of(setting);
+    t->count = count;
     t->slots = calloc((size_t)count + 1, sizeof *t->slots);
     if (!t->slots) {
         free(t);
         *trace = NULL;
         return m3_fail_memory(error, "a trace", (size_t)count * sizeof *t->slots);
     }
-    t->count = count;
     for (int64_t i = 0; i < count; i++) {
         struct slot *s = &t->slots[i];
-        m3_trace_tap(setting, i, &s->tap, &s->layer);
-        s->group = i > 0 && t->slots[i - 1].layer == s->layer ? t->slots[i - 1].group : i;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        struct slot *s = &t->slots[i];
-        s->sum = m3_fused_sum(&tap, &layer, setting, s->tap, s->layer) ? slot_of(t, tap, layer) : -1;
+        s->node = t->first + i;
+        s->group = i > 0 && s[-1].node->layer == s->node->layer ? s[-1].group : i;
+        s->sum = m3_fused_sum(&tap, &layer, setting, s->node->tap, s->node->layer) ? slot_of(t, tap, layer) : -1;
     }
     for (int64_t i = 0; i < count; i++) count_readers(t, i, 1);
     return M3_OK;
@@ -118,35 +116,27 @@ void m3_trace_free(struct m3_trace *trace)
     free(trace);
 }
 
-/* Drops what no tap reads from `start` on: no tap there, nor an unknown tap that may have to be recomputed for one
- * there. */
-static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
+/* The tap is not computed any more: drops what it was the last to read, and itself if no tap is left to read it. */
+static void pass(struct m3_trace *t, int64_t at)
 {
-    if (start <= t->at) return M3_OK;
-    unsigned char *needed = calloc((size_t)t->count, 1);
-    if (!needed) return m3_fail_memory(error, "a trace", (size_t)t->count);
-    t->at = start;
-    for (int64_t i = t->count - 1; i >= 0; i--) {
-        if (i < start && (!needed[i] || t->slots[i].is_known)) continue;
-        for (int j = 0; j < M3_OPERANDS; j++) {
-            const int64_t operand = operand_of(t, i, j),
-                          term = t->slots[i].sum < 0 ? -1 : operand_of(t, t->slots[i].sum, j);
-            if (operand >= 0) needed[operand] = 1;
-            if (term >= 0) needed[term] = 1;
-        }
-    }
-    for (int64_t i = 0; i < start; i++)
-        if (!needed[i]) forget(&t->slots[i]);
-    free(needed);
-    return M3_OK;
+    struct slot *s = &t->slots[at];
+    if (!s->is_passed) count_readers(t, at, -1);
+    s->is_passed = 1;
+    if (s->readers == 0) forget(s);
+}
+
+/* Passes the taps before `start`, but not an unknown one that may have to be recomputed for another. */
+static void move_on(struct m3_trace *t, int64_t start)
+{
+    for (int64_t i = start - 1; i >= 0 && start > t->at; i--)
+        if (t->slots[i].is_known || t->slots[i].readers == 0) pass(t, i);
+    t->at = m3_max(t->at, start);
 }
 
 void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer)
 {
     const int64_t at = slot_of(trace, tap, layer);
-    if (at < 0 || !trace->slots[at].is_given) return;
-    count_readers(trace, at, -1);
-    if (trace->slots[at].readers == 0) forget(&trace->slots[at]);
+    if (at >= 0 && trace->slots[at].is_given) pass(trace, at);
 }
 
 /* Adds the rounding of the dump to a tap that was used at a finer precision than it was dumped. */
@@ -195,10 +185,11 @@ int m3_trace_take(struct m3_trace *trace, struct m3_tap_values *value, struct m3
     }
     if (own.usable) drop_unusable(&own, m3_tap_rows(&trace->setting, own.tap, own.layer));
     struct slot *s = &trace->slots[at];
-    int status = move_on(trace, s->group, error);
+    int status = M3_OK;
+    move_on(trace, s->group);
     forget(s);
     s->value = own;
-    if (!status && trace->setting.profile)
+    if (trace->setting.profile)
         status = add_dump_rounding(&s->value, name, m3_profile_dump_rounding(trace->setting.profile, name), error);
     s->is_known = s->is_given = !status;
     return status;
@@ -244,9 +235,9 @@ static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
 static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
 {
     const int64_t group = t->slots[at].group;
-    if (t->slots[at].layer < 0 || group == t->slots[asked].group) return 1;
+    if (t->slots[at].node->layer < 0 || group == t->slots[asked].group) return 1;
     for (int64_t i = group; i < t->count && t->slots[i].group == group; i++)
-        if (t->slots[i].is_given && m3_tap_table[t->slots[i].tap].kind == M3_KIND_REALS) return 1;
+        if (t->slots[i].is_given && m3_tap_table[t->slots[i].node->tap].kind == M3_KIND_REALS) return 1;
     return 0;
 }
 
@@ -264,6 +255,7 @@ static int unrounded_sum(struct m3_tap_values *value, int *is_made, struct m3_tr
                          struct m3_error *error)
 {
     const struct m3_tap_values *terms[M3_OPERANDS] = { NULL };
+    const struct m3_node *node = t->slots[sum].node;
     struct m3_setting setting = t->setting;
     struct m3_recomputed made = { 0 };
     int status = M3_OK, known = 1;
@@ -271,13 +263,11 @@ static int unrounded_sum(struct m3_tap_values *value, int *is_made, struct m3_tr
         const int64_t from = operand_of(t, sum, i);
         if (from < 0) continue;
         const struct slot *term = &t->slots[from];
-        const struct m3_node *node = m3_graph_node(setting.model, setting.semantics, term->tap, term->layer);
-        known &= term->is_known && (term->is_given || m3_error_operators[node->op]->copies);
-        terms[i] = &t->slots[from].value;
+        known &= term->is_known && (term->is_given || m3_error_operators[term->node->op]->copies);
+        terms[i] = &term->value;
     }
     setting.unrounded = 1;
-    if (known)
-        status = m3_recompute(&made, &setting, t->slots[sum].tap, t->slots[sum].layer, terms, 0, INT64_MAX, error);
+    if (known) status = m3_recompute(&made, &setting, node->tap, node->layer, terms, 0, INT64_MAX, error);
     *is_made = known && !status && !made.missing[0] && made.y.rows == t->slots[sum].value.rows;
     if (*is_made) *value = value_of(t, &made);
     m3_recomputed_free(&made);
@@ -289,7 +279,7 @@ static int widened_sum(struct m3_tap_values *value, const struct m3_trace *t, in
 {
     const struct slot *s = &t->slots[sum];
     char name[96] = "";
-    m3_tap_name(name, sizeof name, s->tap, s->layer);
+    m3_tap_name(name, sizeof name, s->node->tap, s->node->layer);
     const int status = m3_tap_values_copy(value, &s->value, error);
     if (status) return status;
     return add_dump_rounding(value, name, m3_profile_store(t->setting.profile, name), error);
@@ -326,14 +316,14 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
         }
         if (t->slots[from].is_known) operands[i] = &t->slots[from].value;
     }
-    const struct slot *s = &t->slots[at];
+    const struct m3_node *node = t->slots[at].node;
     const int whole = at != asked->slot;
     struct m3_setting setting = t->setting;
     if (!whole) setting.instead = asked->instead, setting.visit = asked->visit, setting.norm_scale = asked->scale;
     int status = read_sum(&sum, t, at, asked, error);
     if (sum.values) operands[0] = &sum;
     if (!status)
-        status = m3_recompute(out, &setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+        status = m3_recompute(out, &setting, node->tap, node->layer, operands, whole ? 0 : asked->first,
                               whole ? INT64_MAX : asked->end, error);
     m3_tap_values_free(&sum);
     return status;
@@ -349,13 +339,13 @@ static int ask(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap ta
         m3_recompute_missing(out, "%s, which this call does not make", m3_tap_table[tap].name);
         return M3_OK;
     }
-    int status = move_on(trace, trace->slots[asked.slot].group, error);
+    move_on(trace, trace->slots[asked.slot].group);
     const int64_t sum = trace->slots[asked.slot].sum;
-    if (!status && asked.fused && (sum < 0 || !trace->slots[sum].is_known || !trace->slots[sum].is_given)) {
+    if (asked.fused && (sum < 0 || !trace->slots[sum].is_known || !trace->slots[sum].is_given)) {
         m3_recompute_missing(out, "a sum that was stored");
         return M3_OK;
     }
-    return status ? status : recompute(out, trace, asked.slot, &asked, error);
+    return recompute(out, trace, asked.slot, &asked, error);
 }
 
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
