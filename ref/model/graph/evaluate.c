@@ -34,8 +34,7 @@ int m3_evaluator_keep(struct m3_evaluator *e, struct m3_tap_values *values)
     return M3_OK;
 }
 
-/* The layer's number in the model that computes. */
-static int64_t own_layer(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer)
+int64_t m3_evaluator_layer(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer)
 {
     const int is_of_text = m3_tap_is_of_layers(tap) && layer >= 0 && m3_mtp_module_of(layer) < 0;
     return is_of_text ? layer - e->dropped : layer;
@@ -51,7 +50,7 @@ static int64_t rows_of(const struct m3_evaluator *e, enum m3_tap tap, int64_t la
 static struct m3_tap_values values_of(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer, int64_t first,
                                       int64_t rows)
 {
-    const int64_t width = m3_case_width(e->the_case, &e->model->config, tap, own_layer(e, tap, layer));
+    const int64_t width = m3_case_width(e->the_case, &e->model->config, tap, m3_evaluator_layer(e, tap, layer));
     return (struct m3_tap_values){ .tap = tap, .layer = layer, .first = first, .rows = rows, .width = width };
 }
 
@@ -62,7 +61,7 @@ static int is_left_out(const struct m3_evaluator *e, const struct m3_node *input
     const struct m3_config *c = &e->model->config;
     if (!m3_case_makes(e->the_case, input->tap)) return 1;
     if (input->tap != M3_TAP_INDEX_BLOCKS) return 0;
-    return !m3_config_sparse(c, m3_layer_index(c, own_layer(e, input->tap, input->layer)));
+    return !m3_config_sparse(c, m3_layer_index(c, m3_evaluator_layer(e, input->tap, input->layer)));
 }
 
 /* Rows of an input: those of the node, and of keys and values also all before them; of pictures all. */
@@ -129,7 +128,7 @@ int m3_evaluate_call(struct m3_evaluator *e, enum m3_tap wanted, int64_t layer, 
     const int64_t places = e->the_case->p0 + m3_case_rows(e->the_case, &e->model->config, tap, layer);
     struct m3_tap_request r = { .how = e->how,
                                 .tap = tap,
-                                .layer = own_layer(e, tap, layer),
+                                .layer = m3_evaluator_layer(e, tap, layer),
                                 .p0 = e->p0 + first,
                                 .rows = rows,
                                 .places = places };

@@ -40,6 +40,8 @@ int m3_evaluate_tap(struct m3_tap_values *values, struct m3_evaluator *e, enum m
 int m3_evaluate_call(struct m3_evaluator *e, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows);
 /* Adds what was made otherwise. Takes over the values, also on failure. M3_INTERNAL. */
 int m3_evaluator_keep(struct m3_evaluator *e, struct m3_tap_values *values);
+/* The layer's number in `model`. */
+int64_t m3_evaluator_layer(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer);
 /* Tells a known mistake which tap comes next, in a layer of `model`. */
 int m3_evaluator_announce(const struct m3_evaluator *e, enum m3_tap tap, int64_t layer);
 /* What is known of the tap so far; NULL: nothing. */

@@ -381,8 +381,7 @@ static int is_present(const struct m3_weight *w) { return w && w->data; }
 static int has_weights(const struct making *k, enum m3_tap tap, int64_t layer)
 {
     const struct m3_model *model = k->setting.model;
-    const int is_text = m3_tap_is_of_layers(tap) && layer >= 0 && m3_mtp_module_of(layer) < 0;
-    const int64_t own = is_text ? layer - k->taps.dropped : layer;
+    const int64_t own = m3_evaluator_layer(&k->taps, tap, layer);
     const struct m3_node *node = m3_graph_node(model, k->setting.semantics, tap, own);
     for (int i = 0; i < node->weight_count; i++)
         if (!is_present(m3_graph_weight(model, k->setting.semantics, tap, own, i))) return 0;
@@ -399,12 +398,11 @@ static enum m3_given make(struct making *k, struct m3_tap_values *values)
 {
     const struct m3_config *c = &k->setting.model->config;
     const enum m3_tap tap = m3_computed_with(values->tap);
-    const int64_t layer = values->layer;
+    const int64_t layer = values->layer, own = m3_evaluator_layer(&k->taps, tap, layer);
     const int is_joined = tap == M3_TAP_MTP_EH_PROJ && k->setting.semantics->mtp_join == M3_MTP_ADDITIVE;
     if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return lack(k);
     if (values->tap == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer)) return weigh_experts(k, values);
-    if (tap == M3_TAP_ROUTED && !k->setting.model->layers[m3_layer_index(c, layer - k->taps.dropped)].experts)
-        return lack(k);
+    if (tap == M3_TAP_ROUTED && !k->setting.model->layers[m3_layer_index(c, own)].experts) return lack(k);
     if (!has_weights(k, tap, layer)) return lack(k);
     if (tap == M3_TAP_MTP_EMBED_NORM) return norm_of_embedding(k, values);
     if (values->tap == M3_TAP_EXPERT_WEIGHTS && has_dumped(k, M3_TAP_EXPERTS, layer)) return align_weights(k, values);

@@ -64,11 +64,11 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
                  struct m3_error *error);
 void m3_recomputed_free(struct m3_recomputed *out);
 
-/* The candidate's arithmetic: of the profile, otherwise plain fp32; lambda for this number of elements. */
 /* The end of the layers that run. */
 int64_t m3_setting_end(const struct m3_setting *setting);
 /* Is a tap in the part of the model that is judged? */
 int m3_setting_judges(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
+/* The candidate's arithmetic: of the profile, otherwise plain fp32; lambda for this number of elements. */
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
 struct m3_gate m3_setting_gate(const struct m3_setting *setting);
 /* What a bound allows, as a spread: error, variance [n]. */
@@ -98,7 +98,7 @@ void m3_trace_free(struct m3_trace *trace); /* NULL is fine */
 int m3_trace_put(struct m3_trace *trace, const struct m3_tap_values *value, struct m3_error *error);
 /* The same without a copy: the arrays, from malloc, become the trace's, also on failure; *value is empty afterwards. */
 int m3_trace_take(struct m3_trace *trace, struct m3_tap_values *value, struct m3_error *error);
-/* A tap that was put is not asked for any more: what it was the last to read is dropped. Once for each tap. */
+/* A tap that was put is not asked for any more: what it was the last to read is dropped. */
 void m3_trace_pass(struct m3_trace *trace, enum m3_tap tap, int64_t layer);
 const struct m3_tap_values *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap,
                                          int64_t layer); /* NULL: unknown */
@@ -111,19 +111,17 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
-/* A derivative in place of rows [first, end) of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit` receives it in pieces. */
+/* A derivative in place of rows [first, end) of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit`
+ * receives it in pieces. */
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                         int64_t first, int64_t end, m3_recompute_instead *derivative, const struct m3_visit *visit,
                         struct m3_error *error);
-/* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
- * two hypotheses: the one above, of the sum as it was stored, and the next one. */
+/* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. */
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,
                  int64_t layer);
-/* Recomputes the tap from the sum before its rounding: from the terms of the sum, or, if they are not all known, from
- * the stored sum with its rounding as a spread. Says in out->missing if the tap has no such hypothesis. */
-int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                             struct m3_error *error);
-/* The same for any other hypothesis than the first: a sum before its rounding, 1 + w in the weights' format, both. */
+/* The same as m3_trace_recompute by another hypothesis, or both; 0: none. M3_AS_FUSED: a norm read its sum before that
+ * was rounded, which is made of the sum's terms, or, if they are not all known, the stored sum with its rounding as a
+ * spread. M3_AS_ROUNDED: 1 + w in the weights' format. Says in out->missing if the tap has no such hypothesis. */
 enum m3_hypothesis { M3_AS_FUSED = 1, M3_AS_ROUNDED = 2, M3_HYPOTHESES = 4 };
 int m3_trace_recompute_as(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                           int hypothesis, struct m3_error *error);

@@ -379,12 +379,6 @@ int m3_trace_recompute_as(struct m3_recomputed *out, struct m3_trace *trace, enu
                error);
 }
 
-int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                             struct m3_error *error)
-{
-    return m3_trace_recompute_as(out, trace, tap, layer, M3_AS_FUSED, error);
-}
-
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                         int64_t first, int64_t end, m3_recompute_instead *derivative, const struct m3_visit *visit,
                         struct m3_error *error)

@@ -128,8 +128,7 @@ static void stream_free(struct stream *s)
 static struct m3_tier_result judge_norm(struct stream *s, int is_fused)
 {
     struct m3_recomputed made;
-    int status =
-        (is_fused ? m3_trace_recompute_fused : m3_trace_recompute)(&made, s->trace, M3_TAP_MLP_NORM, 1, &p.error);
+    int status = m3_trace_recompute_as(&made, s->trace, M3_TAP_MLP_NORM, 1, is_fused ? M3_AS_FUSED : 0, &p.error);
     ck_assert_int_eq(status, 0);
     ck_assert_msg(!made.missing[0], "%s", made.missing);
     const struct m3_tier_result r = judge(&made, s->y);
