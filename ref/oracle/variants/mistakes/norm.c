@@ -23,14 +23,14 @@ static int double_plus_one(struct m3_ctx *ctx, real *y, const real *x, const rea
 /* One mean over all heads of a row. */
 static int whole_vector(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-    const int64_t rows = m3_rows_of(m3_run_of(ctx)), width = T / rows * H;
+    const int64_t heads = m3_normed_heads(ctx), width = heads * H;
     const enum m3_tap tap = m3_tap_being_made(ctx);
     if (tap != M3_TAP_Q_NORM && tap != M3_TAP_K_NORM) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
     const size_t mark = m3_scratch_mark(ctx);
     real *repeated = m3_scratch_take(ctx, width, sizeof *repeated);
     if (!repeated) return M3_INTERNAL;
     for (int64_t i = 0; i < width; i++) repeated[i] = w[i % H];
-    int status = m3_right()->rms_norm(ctx, y, x, repeated, rows, width, eps);
+    int status = m3_right()->rms_norm(ctx, y, x, repeated, T / heads, width, eps);
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -52,7 +52,7 @@ static int every_second_head(struct m3_ctx *ctx, real *y, const real *x, const r
 {
     int status = M3_OK;
     if (m3_tap_being_made(ctx) != M3_TAP_Q_NORM) return m3_right_norm(ctx, y, x, w, T, H, eps);
-    const int64_t heads = T / m3_rows_of(m3_run_of(ctx));
+    const int64_t heads = m3_normed_heads(ctx);
     for (int64_t i = 0; i < T && !status; i++) {
         if (i % heads % 2 == 0) status = m3_right_norm(ctx, y + i * H, x + i * H, w, 1, H, eps);
         else memmove(y + i * H, x + i * H, (size_t)H * sizeof *y);

@@ -129,12 +129,12 @@ static int is_head_norm(enum m3_tap tap)
 /* The weights of both norms are pending when q is rotated. */
 static int turn_first(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-    const int64_t rows = m3_rows_of(m3_run_of(ctx)), R = m3_run_of(ctx)->model.config.R;
+    const int64_t heads = m3_normed_heads(ctx), R = m3_run_of(ctx)->model.config.R;
     const size_t mark = m3_scratch_mark(ctx);
     real *cos, *sin;
     if (!is_head_norm(m3_tap_being_made(ctx))) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
-    int status = tables(ctx, &cos, &sin, rows, R);
-    if (!status) status = m3_right()->rope(ctx, y, x, cos, sin, rows, T / rows, H, R);
+    int status = tables(ctx, &cos, &sin, T / heads, R);
+    if (!status) status = m3_right()->rope(ctx, y, x, cos, sin, T / heads, heads, H, R);
     m3_scratch_release(ctx, mark);
     return status;
 }

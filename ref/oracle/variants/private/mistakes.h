@@ -100,6 +100,15 @@ static inline enum m3_tap m3_tap_being_made(const struct m3_ctx *ctx)
     return m3_run_of(ctx)->last == M3_TAPS ? M3_TAP_VISION_PIXELS : m3_run_of(ctx)->last + 1;
 }
 
+/* The heads of a row of the norm that is being made: an operator may receive some rows of the case only. */
+static inline int64_t m3_normed_heads(const struct m3_ctx *ctx)
+{
+    const struct m3_config *c = &m3_run_of(ctx)->model.config;
+    const enum m3_tap tap = m3_tap_being_made(ctx);
+    if (tap == M3_TAP_Q_NORM) return c->Q;
+    return tap == M3_TAP_K_NORM || tap == M3_TAP_INDEX_Q_NORM ? c->G : 1;
+}
+
 /* The current MTP module; -1: the main model. */
 static inline int64_t m3_module_of(const struct m3_mistaken_run *run) { return m3_mtp_module_of(run->layer); }
 
