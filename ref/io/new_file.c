@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "io/gzip.h"
@@ -60,6 +61,31 @@ static void name_for_messages(struct m3_new_file *file)
     if (asprintf(&name, "%.*s: a temporary file there", (int)(slash - target), target) < 0) return;
     free(file->path);
     file->path = name;
+}
+
+/* Of the file system that holds the file or folder; UINT64_MAX: it does not say. */
+static uint64_t free_bytes(const char *path)
+{
+    struct statvfs disk;
+    uint64_t bytes;
+    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) return UINT64_MAX;
+    return __builtin_mul_overflow((uint64_t)disk.f_bavail, (uint64_t)disk.f_frsize, &bytes) ? UINT64_MAX : bytes;
+}
+
+int m3_new_file_room(const char *path, uint64_t bytes, struct m3_error *error)
+{
+    struct stat info;
+    struct m3_new_file file = { .fd = -1, .path = strdup(path), .folder = folder_of(path) };
+    int status = file.path && file.folder ? M3_OK : m3_fail_memory(error, path, strlen(path));
+    const int is_nameless = !status && stat(path, &info) == 0 && info.st_nlink == 0;
+    const uint64_t room = status ? 0 : free_bytes(is_nameless ? path : file.folder);
+    if (!status && room < bytes) {
+        if (is_nameless) name_for_messages(&file);
+        status = m3_fail(error, M3_IO, "%s: got room for %.2f GB on its disk, expected %.2f GB", file.path,
+                         (double)room / 1e9, (double)bytes / 1e9);
+    }
+    m3_new_file_abandon(&file);
+    return status;
 }
 
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error)

@@ -4,6 +4,7 @@
 #define M3_IO_NEW_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -16,6 +17,10 @@ struct m3_new_file {
 };
 
 #define M3_NO_FILE { .fd = -1 }
+
+/* Is there room for a new file of so many bytes at `path`? M3_IO if the disk has less; a file system that does not say
+ * is taken to have it. */
+int m3_new_file_room(const char *path, uint64_t bytes, struct m3_error *error);
 
 /* Creates a temporary file in the folder of `path`. If the system supports files without a name, it has none until
  * commit, so that a killed program leaves no file; otherwise the next program that writes `path` removes what was left

@@ -3,6 +3,9 @@
 #include "op_cases.h"
 #include "program.h"
 
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
 TIMEOUT(60);
 FIXTURE(make_folder, remove_folder);
 
@@ -44,7 +47,7 @@ static const struct {
     { "", 64, "got none of" },
     { "rms_norm --make @/x --ops ./mine.so", 64, "got --ops with --list, --make or --draw" },
     { "rms_norm --perf --cases 0", 64, "--cases 0" },
-    { "rope_3d --make @/x --sizes P=3301,A=16,U=80 --cases 1", 64, "in multiples of 2" },
+    { "rope_3d --make @/x --sizes P=3301,A=16,U=80 --cases 1", 64, "got P=3301, expected a multiple of 8 for rope_3d" },
     { "--make @/x", 64, "names" },
     { "nosuch --make @/x", 64, "nosuch" },
     { "linear --list", 64, "names" },
@@ -58,7 +61,17 @@ static const struct {
     { "linear --make @/x --sizes T=-4", 64, "T=-4" },
     { "linear --make @/x --sizes T=5x", 64, "T=5x" },
     { "linear --make @/x --sizes T=99999999999999999999", 64, "T=" },
-    { "linear --make @/x --sizes Z=5", 64, "Z" },
+    { "linear --make @/x --sizes Z=5", 64, "got Z=5, expected T, H or I for linear" },
+    { "linear --make @/x --sizes Z=5 --cases 0", 64, "got Z=5, expected T, H or I for linear" },
+    { "rope --make @/x --sizes R=8,D=6", 64, "got R=8 rotated channels with D=6, expected at most 6" },
+    { "rms_norm --make @/x --sizes block=4", 64, "got block=4, expected T or H for rms_norm" },
+    { "rms_norm --make @/x --sizes T=5 --rows 0,5", 64,
+      "got 0,5, expected all, or numbers and ranges A:B from 0 to 4" },
+    { "rms_norm --make @/x --sizes T=5 --rows 0,", 64, "--rows: got 0," },
+    { "rms_norm_backward --make @/x --rows 0", 64, "got 0 for rms_norm_backward, expected all" },
+    { "vision_attention --make @/x --rows 0", 64, "got 0 for vision_attention, expected all" },
+    { "linear --check @/c @/r --rows 0", 64, "--rows: got 0 without --make" },
+    { "linear --run @/c @/x --rows 0", 64, "--rows: got 0 without --make" },
     { "select_blocks --make @/x --sizes N=2000000000", 64, "more than 64 GiB" },
     { "attend_blocks --make @/x --sizes N=2000000000", 64, "more than 64 GiB" },
     { "linear --make @/x --sizes T=2147483647,H=2147483647", 64, "x [2147483647,2147483647]" },
@@ -94,6 +107,51 @@ LOOP_TEST(words, BAD_WORDS)
     ck_assert_msg(status == bad_words[_i].status, "%s: status %d", bad_words[_i].words, status);
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(has("err", bad_words[_i].says));
+    ck_assert(!exists("x"));
+}
+
+/* ---- large sets */
+
+/* Are these the bytes of a part of the file? */
+static int holds(const char *name, const char *text)
+{
+    size_t size;
+    unsigned char *bytes = read_bytes(in_folder(name), &size);
+    const int found = memmem(bytes, size, text, strlen(text)) != NULL;
+    free(bytes);
+    return found;
+}
+
+/* Goal:  --rows and sizes by name reach the cases.
+ * Seen to fail with the rows of the sample. */
+TEST(named_sizes)
+{
+    ck_assert_int_eq(op_status("qk_norm_rope --make @/c --sizes R=8,T=5 --rows 1,3:5 --cases 2"), 0);
+    ck_assert_int_eq(error_lines(), 0);
+    ck_assert(holds("c", "\\\"R\\\":8,") && holds("c", "\\\"rows\\\":[1,3,4]"));
+    ck_assert_int_eq(op_status("qk_norm_rope --run @/c @/r"), 0);
+    ck_assert_int_eq(op_status("qk_norm_rope --check @/c @/r"), 0);
+    ck_assert_int_eq(op_status("attend_blocks --make @/c --sizes T=9,block=2,N=2 --rows all"), 0);
+    ck_assert_int_eq(op_status("attend_blocks --run @/c @/r"), 0);
+    ck_assert_int_eq(op_status("attend_blocks --check @/c @/r"), 0);
+}
+
+/* Goal:  a large set is announced, and one that the disk has no room for is refused before anything is written.
+ * Seen to fail with neither. */
+TEST(large_sets)
+{
+    struct statvfs disk;
+    ck_assert_int_eq(op_status("experts --make @/c --cases 1 --sizes T=2,E=700,H=256,F=512,K=1"), 0);
+    ck_assert_int_eq(error_lines(), 1);
+    ck_assert(has("err", "m3ref: experts: 9 cases, with 0.1 MB of operands to write, and 1.10 GB that are drawn"));
+    /* 393 TB; where that fits, or the file system does not say, nothing is refused. */
+    if (statvfs(folder, &disk) || !disk.f_blocks || disk.f_bavail > (UINT64_C(100) << 40) / disk.f_frsize) return;
+    const struct rlimit little = { 1 << 24, 1 << 24 };
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
+    ck_assert_int_eq(op_status("add --make @/x --sizes T=800000,H=6144 --cases 10000"), 74);
+    ck_assert_int_eq(error_lines(), 2);
+    ck_assert(has("err", "m3ref: add: 10002 cases, with 393216.00 GB of operands to write\n"));
+    ck_assert(has("err", "/x: got room for ") && has("err", " GB on its disk, expected 393216.00 GB\n"));
     ck_assert(!exists("x"));
 }
 

@@ -1,6 +1,7 @@
 /* How an output appears when the system interrupts, and where it knows no files without a name.
  *
- * Given: fsync and open of this program in place of the system's: fsync is interrupted twice, open refuses O_TMPFILE.
+ * Given: fsync, open and statvfs of this program in place of the system's: fsync is interrupted twice, open refuses
+ * O_TMPFILE, statvfs says what a test wants.
  * Seen to fail with fsync called once; without the sweep; with a sweep that does not ask for the process, or not for
  * its place; with a temporary name without the output's; with a folder that is filled where it is. */
 #ifndef _GNU_SOURCE
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -43,6 +45,14 @@ int open(const char *path, int flags, ...)
         return -1;
     }
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static struct statvfs disk;
+
+int statvfs(const char *path, struct statvfs *info)
+{
+    *info = disk;
+    return access(path, F_OK);
 }
 
 /* The number of a process that has ended. */
@@ -90,6 +100,24 @@ TEST(interrupted)
     ck_assert_int_eq(m3_new_file_write(in_folder("out"), "words", 5, NULL), M3_OK);
     ck_assert_int_eq(syncs, 4);         /* three of the file, one of the folder */
     ck_assert_int_eq(all_entries(), 1);
+}
+
+/* Goal:  a file is refused if its disk has less room than it needs; one that does not say is taken to have it.
+ * Seen to fail with room for nobody but root counted, and with less room than one block. */
+TEST(room)
+{
+    struct m3_error error = { 0 };
+    ck_assert_int_eq(m3_new_file_room(in_folder("out"), UINT64_MAX, &error), M3_OK);
+    disk = (struct statvfs){ .f_blocks = 9000000, .f_bfree = 8000000, .f_bavail = 1000000, .f_frsize = 4096 };
+    ck_assert_int_eq(m3_new_file_room(in_folder("out"), UINT64_C(4096000000), &error), M3_OK);
+    ck_assert_int_eq(m3_new_file_room(in_folder("none/out"), UINT64_C(4096000001), &error), M3_OK);
+    ck_assert_int_eq(m3_new_file_room(in_folder("out"), UINT64_C(4096000001), &error), M3_IO);
+    ck_assert_ptr_nonnull(strstr(error.text, "/out: got room for 4.10 GB on its disk, expected 4.10 GB\n"));
+    ck_assert_int_eq(error.count, 1);
+    disk.f_frsize = UINT64_MAX;
+    ck_assert_int_eq(m3_new_file_room(in_folder("out"), UINT64_MAX, &error), M3_OK);
+    ck_assert_int_eq(all_entries(), 0);
+    m3_error_free(&error);
 }
 
 TEST(named)

@@ -37,6 +37,30 @@ struct op_set {
 
 /* ---- cases */
 
+/* Does the operator have the size? R is r twice; block is written b. */
+static inline int op_has_size(const struct m3_operator_row *row, char letter)
+{
+    const int has_r = strstr(row->parameters, ",R") || row->parameters[0] == 'R';
+    if (letter == 'r' && has_r) return 1;
+    if (letter == 'b') return strstr(row->parameters, "block,") != NULL;
+    if (letter == 'n' && strstr(row->parameters, "merge")) return 0;
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && row->operands[i].name; i++)
+        if (strchr(row->operands[i].letters, letter)) return 1;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && row->outputs[i].name; i++)
+        if (strchr(row->outputs[i].letters, letter)) return 1;
+    return 0;
+}
+
+/* Those of a list of sizes that the operator has. */
+static inline const char *op_sizes(char text[256], const char *op, const char *list)
+{
+    text[0] = '\0';
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')
+        if (op_has_size(m3_operator_named(op), *at))
+            sprintf(text + strlen(text), "%s%.*s", text[0] ? "," : "", (int)strcspn(at, ","), at);
+    return text;
+}
+
 static inline void op_make(const char *op, const char *path, const struct m3_make_options *options)
 {
     struct m3_make_summary summary;

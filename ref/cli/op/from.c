@@ -13,7 +13,6 @@ int m3_cli_op_from_check(const struct m3_cli_op_from *from, int is_make, struct 
         const char *alone = o->taps          ? "--tap"
                             : o->model       ? "--model"
                             : o->case_path   ? "--case"
-                            : o->rows        ? "--rows"
                             : o->allow_large ? "--allow-large"
                                              : NULL;
         return alone ? m3_fail(error, M3_USAGE, "op: got %s without --from, expected both", alone) : M3_OK;

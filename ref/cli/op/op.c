@@ -125,7 +125,7 @@ static int take_precision(void *arguments, const char *value, struct m3_error *e
 static const char about[] =
     "usage: m3ref op --list [--json]\n"
     "       m3ref op NAME --make CASES [--sizes tiny|small|real|T=..,H=..] [--dtype f32|bf16|f16] [--seed S]\n"
-    "                     [--cases N]\n"
+    "                     [--cases N] [--rows LIST]\n"
     "       m3ref op NAME --make CASES --from DUMP --tap TAP --model MODEL [--case F] [--rows LIST] [--dtype DTYPE]\n"
     "                     [--allow-large]\n"
     "       m3ref op NAME --run CASES RESULTS [--precision f32|f64] [--ops LIB[,WORDS]] [--threads N]\n"
@@ -164,8 +164,10 @@ static const struct m3_cli_option options[] = {
       "known mistakes. If any kind of wrong result passes every case, CASES is not written"),
     M3_CLI_TAKEN("sizes", "CLASS", take_sizes,
       "sizes of the drawn cases: tiny (default), small, or real (the released sizes; for\n"
-      "attention 65,536 tokens). Sizes may also be given by letter, such as T=7,H=64. In large\n"
-      "cases only some rows are judged; such a case lists these rows"),
+      "attention 65,536 tokens). Sizes may also be given by the letters of op --list, such as\n"
+      "T=7,H=64, by R (rotated channels of a head) and by block (keys in a block); given after\n"
+      "a class, as in --sizes real --sizes T=9, they replace those of the class. A large set of\n"
+      "cases is announced with its bytes"),
     M3_CLI_TAKEN("dtype", "DTYPE", take_dtype,
       "how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype"),
     M3_CLI_NUMBER_OF("seed", "S", seed, 0, INT64_MAX,
@@ -185,10 +187,10 @@ static const struct m3_cli_option options[] = {
     M3_CLI_TEXT_OF("case", "F", from.options.case_path,
       "with --from: the case of the run, for operators that read ids, positions, a mask or\n"
       "pictures. It is not needed if the dump has companions, which hold the case"),
-    M3_CLI_TEXT_OF("rows", "LIST", from.options.rows,
-      "with --from: the rows that are judged: all, or numbers and ranges such as 0,5,128:130\n"
-      "(without 130). Default: all rows if there are fewer than 4,096, otherwise a sample that\n"
-      "includes the first and last rows of blocks"),
+    M3_CLI_TEXT_OF("rows", "LIST", make.rows,
+      "the rows that are judged, of cases of drawn values or from a dump: all, or numbers and\n"
+      "ranges such as 0,5,128:130 (without 130). Default: all rows, but of large cases a sample\n"
+      "that includes the first and last rows of blocks; a case lists its rows"),
     M3_CLI_FLAG_OF("allow-large", from.options.allow_large,
       "with --from: write the weights even if they have more than 1 GB"),
     M3_CLI_TAKEN("run", "CASES RESULTS", take_run,
@@ -283,6 +285,15 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
     return m3_fail(error, M3_USAGE, "op: got the operator %s, expected one of op --list", argv[optind]);
 }
 
+/* Rows are chosen when cases are made. */
+static int check_rows(const struct arguments *a, struct m3_error *error)
+{
+    const int makes = a->action == ACTION_MAKE || a->action == ACTION_PERF || a->action == ACTION_NONE;
+    if (!a->make.rows || makes) return M3_OK;
+    return m3_fail(error, M3_USAGE, "--rows: got %s without --make, --perf or --ops alone, expected one of them",
+                   a->make.rows);
+}
+
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     int status = m3_cli_options(&command_line, a, NULL, argc, argv, error);
@@ -290,7 +301,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     a->from.drawn |= a->seed >= 0 || a->drawn >= 0;
     if (a->seed >= 0) a->make.seed = (uint64_t)a->seed;
     if (a->drawn >= 0) a->make.random = a->drawn;
+    a->from.options.rows = a->make.rows;
     status = take_names(a, argc, argv, error);
+    if (!status) status = check_rows(a, error);
     return status ? status : m3_cli_op_from_check(&a->from, a->action == ACTION_MAKE, error);
 }
 
@@ -326,6 +339,22 @@ static int list(const struct arguments *a, struct m3_error *error)
 }
 
 /* ---- --make, --run, --check */
+
+static void print_bytes(FILE *to, uint64_t bytes)
+{
+    if (bytes >= 1000000000) fprintf(to, "%.2f GB", (double)bytes / 1e9);
+    else fprintf(to, "%.1f MB", (double)bytes / 1e6);
+}
+
+static void announce(const struct m3_operator_row *op, const struct m3_make_summary *set)
+{
+    fprintf(stderr, "m3ref: %s: %" PRId64 " cases, with ", op->name, set->cases);
+    print_bytes(stderr, set->bytes);
+    fprintf(stderr, " of operands to write");
+    if (set->drawn > 0) fprintf(stderr, ", and ");
+    if (set->drawn > 0) print_bytes(stderr, set->drawn);
+    fprintf(stderr, "%s\n", set->drawn > 0 ? " that are drawn and not stored" : "");
+}
 
 static int make(const struct arguments *a, struct m3_error *error)
 {
@@ -523,7 +552,7 @@ int m3_cli_op(int argc, char **argv)
                            .seed = -1,
                            .drawn = -1,
                            .reports = M3_CLI_NO_REPORTS };
-    a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
+    a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4, .announce = announce };
     a.from.options.dtype = M3_DTYPES;
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);

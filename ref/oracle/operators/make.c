@@ -8,7 +8,10 @@
 #include "base/minmax.h"
 #include "base/version.h"
 #include "io/json.h"
+#include "io/new_file.h"
+#include "io/reading.h"
 #include "oracle/operators/planned.h"
+#include "oracle/operators/sizes.h"
 #include "oracle/operators/which.h"
 
 /* Cases up to this size are tried with every mistake; larger ones are written in pieces. */
@@ -333,6 +336,22 @@ static int write_file(struct making *m, const char *path)
 
 /* ---- the whole */
 
+static void count_case(struct m3_make_summary *set, const struct m3_planned_case *c, int is_structured)
+{
+    set->cases++;
+    set->structured += is_structured;
+    set->bytes += c->stored;
+    for (int i = 0; i < c->count; i++) set->drawn += c->operands[i].is_drawn ? c->operands[i].tensor.bytes : 0;
+}
+
+/* Sizes are checked where there is no case of drawn values, too. */
+static int check_sizes(const struct making *m)
+{
+    int64_t dims[128], p0;
+    if (m->options->random > 0) return M3_OK;
+    return m3_sizes_choose(dims, &p0, m->op, NULL, m->options, 0, m->error);
+}
+
 static int plan_all(struct making *m)
 {
     const struct m3_plan *plans = m->options->plans ? m->options->plans : m3_plans;
@@ -342,17 +361,33 @@ static int plan_all(struct making *m)
     m->catches = calloc((size_t)most + 1, sizeof *m->catches);
     m->caught = calloc(2 * (size_t)m3_operator_mistakes() + 1, 1);
     if (!m->cases || !m->catches || !m->caught) return m3_fail_memory(m->error, "cases", (size_t)most);
-    int status = m3_mistakes_of(&m->are_of, m->op, m->error);
+    int status = check_sizes(m);
+    if (!status) status = m3_mistakes_of(&m->are_of, m->op, m->error);
     for (int64_t i = 0; !status && i < most; i++) {
         const struct m3_plan *plan = i < count ? &plans[i] : NULL;
         if (plan && !m3_plan_is_of(plan, m->op->name)) continue;
         status = m3_plan_case(&m->cases[m->count], m->op, plan, m->count, m->options, m->error);
         m->catches[m->count] = json_array();
-        m->summary->bytes += m->cases[m->count].stored;
-        m->summary->structured += plan != NULL;
+        count_case(m->summary, &m->cases[m->count], plan != NULL);
         m->count++;
     }
-    m->summary->cases = m->count;
+    return status;
+}
+
+/* Before a large set is tried, which takes a while, and before the first byte is written. */
+static int announce(const struct making *m, const char *path)
+{
+    if (m->options->announce) m->options->announce(m->op, m->summary);
+    return m3_new_file_room(path, m->summary->bytes, m->error);
+}
+
+/* Whoever was told of the set is not told of its file again. */
+static int write_quietly(struct making *m, const char *path)
+{
+    struct m3_reading own;
+    m3_reading_begin(&own);
+    const int status = write_file(m, path);
+    m3_reading_end(&own);
     return status;
 }
 
@@ -365,10 +400,12 @@ int m3_make_cases(const struct m3_operator_row *op, const char *path, const stru
     if (m3_ctx_init(&m.ctx, 2, M3_LINEAR_ORDERED)) return m3_fail_memory(error, "a context", sizeof m.ctx);
     int status = m3_profile_open(&m.profile, "fp32", error);
     if (!status) status = plan_all(&m);
+    const int is_large = summary->bytes + summary->drawn >= M3_LARGE_SET;
+    if (!status && is_large) status = announce(&m, path);
     for (int64_t i = 0; !status && i < m.count; i++)
         status = m.cases[i].bytes <= small_bytes ? try_case(&m, i, &idle) : check_large(&m, &m.cases[i]);
     if (!status) status = refuse_weak(&m, &idle);
-    if (!status) status = write_file(&m, path);
+    if (!status) status = is_large && options->announce ? write_quietly(&m, path) : write_file(&m, path);
     for (int64_t i = 0; i < m.count; i++) {
         m3_planned_free(&m.cases[i]);
         json_decref(m.catches[i]);

@@ -120,6 +120,15 @@ int m3_operator_by_row(const struct m3_operator_row *op)
     return rows == 'T' || rows == 'P';
 }
 
+int m3_operator_has(const struct m3_operator_row *op, char letter)
+{
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        if (strchr(op->operands[i].letters, letter)) return 1;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
+        if (strchr(op->outputs[i].letters, letter)) return 1;
+    return 0;
+}
+
 int m3_shape_by_letters(int64_t shape[M3_MAX_RANK], const char *letters, const int64_t *sizes)
 {
     int rank = 0;

@@ -77,6 +77,9 @@ int m3_operator_outputs(const struct m3_operator_row *op);
  * of pictures read other rows of patches, too. */
 int m3_operator_by_row(const struct m3_operator_row *op);
 
+/* Has the shape of an operand or output this letter? */
+int m3_operator_has(const struct m3_operator_row *op, char letter);
+
 /* A shape by its letters, from sizes [128] by letter; a digit multiplies the letter after it, or stands for itself.
  * Returns the rank. */
 int m3_shape_by_letters(int64_t shape[M3_MAX_RANK], const char *letters, const int64_t *sizes);

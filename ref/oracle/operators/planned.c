@@ -8,101 +8,8 @@
 #include "base/generator.h"
 #include "base/minmax.h"
 #include "oracle/operators/parameters.h"
-
-/* ---- sizes */
-
-/* By letter: tiny, small, real. The released sizes where they are not too large for a file of cases. */
-static const struct {
-    char letter;
-    int64_t size[3];
-} sizes[] = {
-    { 'T', { 5, 33, 64 } },  { 'H', { 12, 96, 6144 } }, { 'Q', { 4, 8, 64 } },      { 'G', { 2, 4, 4 } },
-    { 'D', { 8, 32, 128 } }, { 'X', { 8, 32, 128 } },   { 'V', { 31, 211, 4096 } }, { 'E', { 6, 16, 128 } },
-    { 'K', { 2, 4, 4 } },    { 'F', { 10, 40, 3072 } }, { 'I', { 14, 80, 12288 } }, { 'J', { 10, 40, 3072 } },
-    { 'N', { 3, 4, 16 } },   { 'b', { 4, 16, 128 } },   { 'P', { 16, 48, 256 } },   { 'A', { 2, 4, 16 } },
-    { 'U', { 12, 30, 80 } }, { 'L', { 14, 64, 5120 } }, { 'W', { 12, 120, 1280 } }, { 'M', { 2, 8, 16 } },
-    { 'n', { 1, 2, 2 } },    { 'r', { 3, 8, 32 } },
-};
-
-static int has_letter(const struct m3_operator_row *op, char letter)
-{
-    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
-        if (strchr(op->operands[i].letters, letter)) return 1;
-    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
-        if (strchr(op->outputs[i].letters, letter)) return 1;
-    return 0;
-}
-
-static int has_parameter(const struct m3_operator_row *op, const char *name)
-{
-    const struct m3_call_parameter *p;
-    for (int i = 0; (p = m3_parameter_in(NULL, op->parameters, i)); i++)
-        if (strcmp(p->name, name) == 0) return 1;
-    return 0;
-}
-
-/* Attention over a long context: the rows are sampled. */
-static int is_long(const struct m3_operator_row *op) { return has_letter(op, 'S'); }
-
-static int is_size(char letter)
-{
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i].letter == letter) return 1;
-    return letter == 'S' || letter == 'B';
-}
-
-static int take_list(struct m3_planned_case *c, const char *list, struct m3_error *error)
-{
-    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
-        char *end;
-        const long long size = at[1] == '=' ? strtoll(at + 2, &end, 10) : -1;
-        if (!is_size(at[0]) || size < (at[0] == 'M' ? 0 : 1) || size > INT32_MAX || (*end && *end != ','))
-            return m3_fail(error, M3_USAGE, "sizes: got %.*s, expected LETTER=SIZE", (int)strcspn(at, ","), at);
-        c->dims[(unsigned char)at[0]] = size;
-    }
-    return M3_OK;
-}
-
-/* Random cases have sizes around those of their class; relations between them are kept. */
-static void vary(struct m3_planned_case *c, uint64_t key)
-{
-    static const char varied[] = "THDXVEFIJPLWMr";
-    for (const char *letter = varied; *letter; letter++) {
-        int64_t *size = &c->dims[(unsigned char)*letter];
-        if (*size > 1) *size = m3_max(1, *size / 2 + (int64_t)m3_draw(key, (uint64_t)*letter, (uint64_t)*size + 1));
-    }
-    int64_t *d = c->dims;
-    d['Q'] = d['G'] * (1 + (int64_t)m3_draw(key, 'Q', 3));
-    d['P'] = m3_max(1, d['P'] / 8) * 8;
-    d['U'] = d['U'] / 6 * 6 + (int64_t)m3_draw(key, 'U', 2) * 2;
-}
-
-/* Sizes that follow from others. */
-static void settle_sizes(struct m3_planned_case *c, int64_t p0, int given_s)
-{
-    int64_t *d = c->dims;
-    if (has_letter(c->op, 'S')) {
-        if (!given_s) d['S'] = d['T'];
-        d['S'] = m3_max(d['S'], d['T']);
-        p0 = d['S'] - d['T'];
-    }
-    d['B'] = (p0 + d['T'] + d['b'] - 1) / d['b'];
-    if (has_letter(c->op, 'D') && d['r'] > d['D'] / 2) d['r'] = m3_max(1, d['D'] / 2);
-    if (d['K'] > d['E']) d['K'] = d['E'];
-    if (d['M'] > d['T']) d['M'] = d['T'];
-    if (d['n'] > d['P']) d['n'] = d['P'];
-    d['H'] = m3_max(d['H'], 1);
-}
-
-static void take_sizes(struct m3_planned_case *c, const struct m3_make_options *o, int random, uint64_t key)
-{
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        c->dims[(unsigned char)sizes[i].letter] = sizes[i].size[o->sizes];
-    if (random && o->sizes != M3_SIZES_REAL) vary(c, key);
-    /* All rows of a derivative are judged. */
-    if (o->sizes == M3_SIZES_REAL && is_long(c->op)) c->dims['T'] = c->op->derivative ? 512 : 65536;
-    if (strstr(c->op->parameters, "R=78")) c->dims['r'] = 3 * m3_max(1, c->dims['r'] / 3);
-}
+#include "oracle/operators/row_list.h"
+#include "oracle/operators/sizes.h"
 
 /* ---- parameters */
 
@@ -123,35 +30,12 @@ static int take_parameters(struct m3_planned_case *c, const struct m3_plan *plan
     c->parameters = json_object();
     if (!c->parameters) return M3_INTERNAL;
     for (int i = 0; !status && (p = m3_parameter_in(text, c->op->parameters, i)); i++) {
-        static const struct {
-            const char *name;
-            char letter;
-            int factor;
-        } by_size[] = { { "R", 'r', 2 }, { "block", 'b', 1 }, { "N", 'N', 1 }, { "K", 'K', 1 } };
-        for (size_t k = 0; k < sizeof by_size / sizeof by_size[0]; k++)
-            if (strcmp(p->name, by_size[k].name) == 0)
-                snprintf(text, sizeof text, "%" PRId64, by_size[k].factor * c->dims[(unsigned char)by_size[k].letter]);
+        const int64_t size = strcmp(p->name, "p0") == 0 ? c->p0 : m3_size_of_parameter(p->name, c->dims);
+        if (size > 0) snprintf(text, sizeof text, "%" PRId64, size);
         m3_listed_value(given, sizeof given, plan ? plan->parameters : "", p->name);
         status = set_parameter(c, p, given[0] ? given : text);
     }
     return status;
-}
-
-/* Parameters of a plan that are sizes at the same time. */
-static void sizes_of_parameters(struct m3_planned_case *c, const struct m3_plan *plan, int64_t *p0)
-{
-    char text[M3_PARAMETER_TEXT];
-    const struct {
-        const char *name;
-        char letter;
-        int divisor;
-    } rows[] = { { "R", 'r', 2 }, { "block", 'b', 1 }, { "N", 'N', 1 }, { "K", 'K', 1 } };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        m3_listed_value(text, sizeof text, plan->parameters, rows[i].name);
-        if (text[0]) c->dims[(unsigned char)rows[i].letter] = strtoll(text, NULL, 10) / rows[i].divisor;
-    }
-    m3_listed_value(text, sizeof text, plan->parameters, "p0");
-    *p0 = text[0] ? strtoll(text, NULL, 10) : 0;
 }
 
 /* ---- operands */
@@ -280,7 +164,7 @@ static double scale_of(const struct m3_planned_operand *x)
 }
 
 static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *row, const struct m3_plan *plan,
-                       const struct m3_make_options *o, int64_t p0, struct m3_error *error)
+                       const struct m3_make_options *o, struct m3_error *error)
 {
     struct m3_planned_operand *x = &c->operands[c->count];
     char name[M3_DRAWN_NAME], kind[24];
@@ -304,7 +188,7 @@ static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *r
     if (row->role == M3_ROLE_COS) x->fill.other = x->fill.key;
     memcpy(x->fill.kind, kind, sizeof kind);
     const json_t *limit = json_object_get(c->parameters, "limit"), *id = json_object_get(c->parameters, "id");
-    x->fill.call = (struct m3_fill_call){ .p0 = has_letter(c->op, 'S') ? d['S'] - d['T'] : p0,
+    x->fill.call = (struct m3_fill_call){ .p0 = c->p0,
                                           .block = d['b'],
                                           .E = d['E'],
                                           .K = d['K'],
@@ -317,7 +201,7 @@ static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *r
                                           .id = json_integer_value(id),
                                           .V = 0,
                                           .limit = limit ? json_number_value(limit) : 7 };
-    if (has_letter(c->op, 'V')) x->fill.call.V = d['V'];
+    if (m3_operator_has(c->op, 'V')) x->fill.call.V = d['V'];
     c->count++;
     return M3_OK;
 }
@@ -370,14 +254,26 @@ static int64_t few_rows(const struct m3_planned_case *c, int64_t rows)
     return n < rows ? n : 0;
 }
 
-/* The first and the last rows, for long contexts also both sides of the edges of blocks, and some between. */
-static void sample_rows(struct m3_planned_case *c, uint64_t key)
+/* Rows of a case whose rows are judged one by one; 0: they are judged together. */
+static int64_t rows_of(const struct m3_planned_case *c)
 {
-    enum { SAMPLED_FROM = 4096, SAMPLES = 24 };
-    const int64_t T = m3_operator_by_row(c->op) ? c->dims[(unsigned char)c->op->outputs[0].letters[0]] : 0;
+    return m3_operator_by_row(c->op) ? c->dims[(unsigned char)c->op->outputs[0].letters[0]] : 0;
+}
+
+static int make_rows(struct m3_planned_case *c, int64_t most, struct m3_error *error)
+{
+    c->rows = calloc((size_t)most, sizeof *c->rows);
+    return c->rows ? M3_OK : m3_fail_memory(error, "rows", (size_t)most * sizeof *c->rows);
+}
+
+/* The first and the last rows, for long contexts also both sides of the edges of blocks, and some between. */
+static int sample_rows(struct m3_planned_case *c, uint64_t key, struct m3_error *error)
+{
+    enum { SAMPLED_FROM = 4096, SAMPLES = 24, MOST = 32 };
+    const int64_t T = rows_of(c);
     const int64_t block = c->dims['b'], few = T < SAMPLED_FROM ? few_rows(c, T) : SAMPLES;
-    int64_t chosen[32], n = 0;
-    if (T == 0 || few == 0) return;
+    int64_t chosen[MOST], n = 0;
+    if (T == 0 || few == 0) return M3_OK;
     const int64_t edges[] = {
         0, T - 1, 1, block - 1, block, T / 2 / block * block - 1, T / 2 / block * block, T - block
     };
@@ -387,40 +283,56 @@ static void sample_rows(struct m3_planned_case *c, uint64_t key)
     for (size_t i = 0; i < wanted; i++) chosen[n++] = m3_max(0, m3_min(edges[first + i], T - 1));
     while (n < few) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
     sort_rows(chosen, n);
-    for (int64_t i = 0; i < n; i++)
+    const int status = make_rows(c, MOST, error);
+    for (int64_t i = 0; !status && i < n; i++)
         if (i == 0 || chosen[i] != chosen[i - 1]) c->rows[c->row_count++] = chosen[i];
+    return status;
+}
+
+/* The rows that the user names. */
+static int take_rows(struct m3_planned_case *c, const char *list, struct m3_error *error)
+{
+    const int64_t T = rows_of(c);
+    if (strcmp(list, "all") == 0) return M3_OK;
+    if (T == 0)
+        return m3_fail(error, M3_USAGE, "--rows: got %s for %s, expected all: its rows are judged together", list,
+                       c->op->name);
+    unsigned char *chosen = calloc((size_t)T, 1);
+    int status = chosen ? make_rows(c, T, error) : m3_fail_memory(error, "rows", (size_t)T);
+    if (!status && m3_rows_mark(chosen, list, T))
+        status = m3_fail(error, M3_USAGE,
+                         "--rows: got %s, expected all, or numbers and ranges A:B from 0 to %" PRId64 ": case %" PRId64
+                         " has %" PRId64 " rows",
+                         list, T - 1, c->number, T);
+    for (int64_t t = 0; !status && t < T; t++)
+        if (chosen[t]) c->rows[c->row_count++] = t;
+    free(chosen);
+    return status;
 }
 
 int m3_plan_case(struct m3_planned_case *c, const struct m3_operator_row *op, const struct m3_plan *plan,
                  int64_t number, const struct m3_make_options *o, struct m3_error *error)
 {
     char name[64];
-    int64_t p0 = 0;
     *c = (struct m3_planned_case){ .op = op, .number = number, .exact = plan && plan->exact, .seed = o->seed };
     snprintf(name, sizeof name, "%s.%" PRId64, op->name, number);
     const uint64_t key = m3_draw_key(o->seed, name);
-    struct m3_make_options sized = *o;
-    if (plan) sized.sizes = M3_SIZES_TINY;          /* edges are those of the plan, whatever the class */
-    take_sizes(c, &sized, !plan, key);
     snprintf(c->what, sizeof c->what, "%s", plan ? plan->what : "drawn values");
-    int status = plan ? take_list(c, plan->sizes, error) : o->given ? take_list(c, o->given, error) : M3_OK;
+    int status = m3_sizes_choose(c->dims, &c->p0, op, plan, o, key, error);
     if (status) return status;
-    if (plan) sizes_of_parameters(c, plan, &p0);
-    settle_sizes(c, p0, (plan && strstr(plan->sizes, "S=")) || (!plan && o->given && strstr(o->given, "S=")));
-    if (plan && strstr(plan->sizes, "P=") && !strstr(plan->sizes, "n=")) c->dims['n'] = 1;
-    if (!plan && has_parameter(op, "merge")) c->dims['n'] = 1;
     if (take_parameters(c, plan)) return m3_fail_memory(error, op->name, sizeof *c);
     for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
-        status = add_operand(c, &op->operands[i], plan, o, p0, error);
+        status = add_operand(c, &op->operands[i], plan, o, error);
     if (!status) status = add_outputs(c, error);
     if (!status && !plan) status = choose_drawn(c, error);
-    if (!status && !plan) sample_rows(c, key);
+    if (!status && !plan) status = o->rows ? take_rows(c, o->rows, error) : sample_rows(c, key, error);
     return status;
 }
 
 void m3_planned_free(struct m3_planned_case *c)
 {
     json_decref(c->parameters);
+    free(c->rows);
     for (int i = 0; i < c->count; i++) free(c->operands[i].owned);
     *c = (struct m3_planned_case){ 0 };
 }

@@ -20,14 +20,14 @@ struct m3_planned_case {
     const struct m3_operator_row *op;
     int64_t number;
     char what[160];
-    int64_t dims[128];
+    int64_t dims[128], p0;              /* sizes by letter; places before row 0 */
     json_t *parameters;
     int exact;
     struct m3_planned_operand operands[M3_OPERATOR_OPERANDS];
     int count;
     uint64_t bytes, stored;             /* of operands and outputs; of the operands that are stored */
     uint64_t seed;
-    int64_t rows[32], row_count;        /* sampled rows; row_count 0: all */
+    int64_t *rows, row_count;           /* owned: the rows that are judged, ascending; row_count 0: all */
 };
 
 /* `plan` NULL: a random case. M3_USAGE if the sizes do not fit together, or are so large that no program could use the

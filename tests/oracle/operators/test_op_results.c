@@ -11,15 +11,15 @@ FIXTURE(make_folder, remove_folder);
 /* Equal shapes whatever the seed: results for one seed are the stale results of another. */
 static const char all_sizes[] = "T=5,H=12,Q=4,G=2,D=8,X=8,V=31,E=6,K=2,F=10,I=14,J=10,N=3,b=4,P=16,A=2,U=12,L=14,W=12,"
                                 "M=2,n=1,r=3";
-static const struct m3_make_options tiny = {
-    .sizes = M3_SIZES_TINY, .given = all_sizes, .seed = 1, .random = 2, .dtype = M3_F32
-};
+static const struct m3_make_options tiny = { .sizes = M3_SIZES_TINY, .seed = 1, .random = 2, .dtype = M3_F32 };
 
 static const char *cases_path, *results_path;
 
 static void open_set(struct op_set *set, const char *op, uint64_t seed)
 {
     struct m3_make_options options = tiny;
+    char sizes[256];
+    options.given = op_sizes(sizes, op, all_sizes);
     options.seed = seed;
     cases_path = in_folder(seed == 1 ? "cases" : "others");
     results_path = in_folder("results");

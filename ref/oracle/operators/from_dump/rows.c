@@ -6,6 +6,7 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
+#include "oracle/operators/row_list.h"
 
 enum { SAMPLED_FROM = 4096, SAMPLES = 24 };
 
@@ -20,24 +21,6 @@ static void sample(unsigned char *chosen, int64_t count, int64_t block)
     for (int64_t i = known; i < SAMPLES; i++) chosen[m3_draw(key, (uint64_t)i, (uint64_t)count)] = 1;
 }
 
-/* One number, or A:B. */
-static int take(unsigned char *chosen, const char **at, int64_t count)
-{
-    char *end;
-    if (**at < '0' || **at > '9') return -1;
-    const int64_t first = strtoll(*at, &end, 10);
-    if (first >= count) return -1;
-    int64_t last = first + 1;
-    if (*end == ':') {
-        if (end[1] < '0' || end[1] > '9') return -1;
-        last = strtoll(end + 1, &end, 10);
-    }
-    if (last <= first || last > count || (*end && *end != ',')) return -1;
-    memset(chosen + first, 1, (size_t)(last - first));
-    *at = end + (*end == ',' && end[1]);
-    return *end == ',' && !end[1] ? -1 : 0;
-}
-
 int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t each, int64_t block, struct m3_error *error)
 {
     *rows = NULL;
@@ -49,11 +32,9 @@ int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t each, i
     json_t *list = json_array();
     int status = chosen && list ? M3_OK : m3_fail_memory(error, "rows", (size_t)count);
     if (!status && !given) sample(chosen, count, block);
-    for (const char *at = given; !status && at && (*at || at == given);)
-        if (take(chosen, &at, count))
-            status =
-                m3_fail(error, M3_USAGE, "--rows: got %s, expected all, or numbers and ranges A:B from 0 to %" PRId64,
-                        given, count - 1);
+    if (!status && given && m3_rows_mark(chosen, given, count))
+        status = m3_fail(error, M3_USAGE, "--rows: got %s, expected all, or numbers and ranges A:B from 0 to %" PRId64,
+                         given, count - 1);
     for (int64_t r = 0; !status && r < count * each; r++)
         if (chosen[r / each] && json_array_append_new(list, json_integer(r))) status = m3_fail_memory(error, "rows", 0);
     free(chosen);
