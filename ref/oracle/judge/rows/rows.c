@@ -42,6 +42,9 @@ static const double shares[SHARES] = { 0.75, 0.5, 0.9 };
 static const double suspect_errors[SHARES] = { 1.75, 1.75, 3 }, suspect_nearest[SHARES] = { 1.5, 1.5, 3 };
 enum { FEW_ROWS = 16 };
 static const double fails_above = 2;
+/* A row in which at least so many choices may be others, on average, is no firm row: a program may choose otherwise in
+ * all such rows, and honest runs in few. */
+static const double may_choose = 0.01;
 /* Rows that differ by less than so much of their length are alike. */
 static const double alike_below = 0.2;
 /* Rows that differ by so many usual errors differ in every honest program. */
@@ -56,6 +59,7 @@ struct judging {
     int64_t rows, later;                /* rows compared; the first of their last quarter */
     struct m3_row_pair *pairs;          /* [rows] */
     struct m3_distances d;              /* of the runs and of the candidate, at these rows */
+    struct m3_distances firm;           /* the same at firm rows; n 0: they are less than half */
 };
 
 static const struct m3_tensor *field_of(const struct m3_safetensors *file, const char *tap, enum m3_row_field field)
@@ -178,6 +182,27 @@ static void measure_nearest(const struct judging *j, int64_t r, float *all)
     if (error < *own) *own = error;
 }
 
+static int is_firm(const struct judging *j, int64_t r)
+{
+    const struct m3_tensor *others = j->field[M3_ROW_OTHERS];
+    return !others || m3_decode(others->dtype, others->data, j->pairs[r].number) < may_choose;
+}
+
+static int take_firm(struct judging *j, struct m3_error *error)
+{
+    int64_t n = 0;
+    for (int64_t r = 0; r < j->rows; r++) n += is_firm(j, r);
+    if (2 * n < j->rows) return M3_OK;
+    const int status = m3_distances_new(&j->firm, j->runs, n, j->want->name, error);
+    for (int64_t a = 0, to = 0; a <= j->runs && !status; a++)
+        for (int64_t r = 0; r < j->rows; r++) {
+            if (!is_firm(j, r)) continue;
+            j->firm.error[to] = j->d.error[a * j->rows + r];
+            j->firm.nearest[to++] = j->d.nearest[a * j->rows + r];
+        }
+    return status;
+}
+
 static double beyond(double *own, double *largest, const struct judging *j, const double *of, int64_t first,
                      double share)
 {
@@ -189,10 +214,11 @@ static double worst_of(const struct judging *j, double least)
 {
     double own, largest, worst = 0;
     for (int i = 0; i < SHARES; i++) {
-        const double nearest = fmax(suspect_nearest[i], least);
-        worst = fmax(worst, beyond(&own, &largest, j, j->d.error, 0, shares[i]) / fmax(suspect_errors[i], least));
+        const struct m3_distances *d = i < 2 || j->firm.n == 0 ? &j->d : &j->firm;
+        const double nearest = fmax(suspect_nearest[i], least), errors = fmax(suspect_errors[i], least);
+        worst = fmax(worst, m3_distances_beyond(&own, &largest, d, d->error, 0, shares[i], 0) / errors);
         if (j->field[M3_ROW_RUNS] == NULL) continue;
-        worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, 0, shares[i]) / nearest);
+        worst = fmax(worst, m3_distances_beyond(&own, &largest, d, d->nearest, 0, shares[i], 0) / nearest);
         if (i < 2 && j->rows - j->later >= 8)
             worst = fmax(worst, beyond(&own, &largest, j, j->d.nearest, j->later, shares[i]) / nearest);
     }
@@ -350,7 +376,9 @@ static int measure(struct m3_row_verdict *out, struct judging *j, const struct m
         }
         free(all);
     }
-    return failed ? m3_fail_memory(error, j->want->name, bytes) : weigh(out, j, matched, error);
+    if (failed) return m3_fail_memory(error, j->want->name, bytes);
+    const int status = take_firm(j, error);
+    return status == M3_OK ? weigh(out, j, matched, error) : status;
 }
 
 int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file, const struct m3_matched *matched,
@@ -378,5 +406,6 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
     }
     free(j.pairs);
     m3_distances_free(&j.d);
+    m3_distances_free(&j.firm);
     return status;
 }

@@ -14,7 +14,9 @@ enum { T = 40, WIDTH = 64, RUNS = 8 };
 static const double e = 0.01;           /* of every run, in every row */
 
 static int off_from = T - 1, off_end = T;       /* in these rows run 0 is off by `flipped` */
-static int late;                        /* this many rows from the end of a candidate are off by late_share */
+static int tied; /* in each of this many rows, spread evenly, a fifth of a choice may be another */
+static int late; /* this many rows from the end of a candidate are off by late_share */
+static int late_step = 1; /* every so many of them */
 static double late_share;
 
 static struct m3_error error;
@@ -32,10 +34,10 @@ static double truth(int t, int i)
 
 struct made {
     const char *path;
-    int first, rows;            /* of the sequence; `rows` is written if not all are there */
-    double share;               /* the candidate's error, in a direction of its own, column `column` */
+    int first, rows; /* of the sequence; `rows` is written if not all are there */
+    double share; /* the candidate's error, in a direction of its own, column `column` */
     int column;
-    int worse;                  /* this many rows from the end are wholly wrong */
+    int worse; /* this many rows from the end are wholly wrong */
 };
 
 static void write_dump(const struct made *m)
@@ -52,7 +54,7 @@ static void write_dump(const struct made *m)
     good(m3_writer_begin(writer, &error));
     for (int t = m->first; t < m->first + m->rows; t++) {
         for (int i = 0; i < WIDTH; i++) row[i] = truth(t, i) + (t >= T - m->worse ? 3.0 * (t + 1) : 0);
-        row[m->column] += (m->column > 0 && t >= T - late ? late_share : m->share) * 8 * (t + 1);
+        row[m->column] += (m->column > 0 && t >= T - late && t % late_step == 0 ? late_share : m->share) * 8 * (t + 1);
         good(m3_writer_append(writer, 0, row, sizeof row, &error));
         numbers[t - m->first] = t;
     }
@@ -77,6 +79,7 @@ static void write_rows(const char *path, double flipped, double size, int has_ru
     good(m3_writer_tensor(writer, "layers.0.out.row_size", M3_F64, 1, sizes, &error));
     good(m3_writer_tensor(writer, "layers.0.out.row_error", M3_F32, 2, errors, &error));
     if (has_runs) good(m3_writer_tensor(writer, "layers.0.out.row_runs", M3_BF16, 3, runs, &error));
+    if (tied > 0) good(m3_writer_tensor(writer, "layers.0.out.row_others", M3_F64, 1, sizes, &error));
     good(m3_writer_begin(writer, &error));
     for (int t = 0; t < T; t++) {
         const double length = size * (t + 1);
@@ -91,6 +94,10 @@ static void write_rows(const char *path, double flipped, double size, int has_ru
             good(m3_writer_append(writer, 1, &off, sizeof off, &error));
             if (has_runs) good(m3_writer_append(writer, 2, row, sizeof row, &error));
         }
+    for (int t = 0; t < T && tied > 0; t++) {
+        const double others = t % (T / tied) == 0 ? 0.2 : 0;
+        good(m3_writer_append(writer, 2 + has_runs, &others, sizeof others, &error));
+    }
     good(m3_writer_commit(writer, &error));
 }
 
@@ -156,7 +163,7 @@ LOOP_TEST(by_error, sizeof claims / sizeof *claims)
 TEST(one_row)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s", in_folder("candidate"));      /* its buffer is used again */
+    snprintf(path, sizeof path, "%s", in_folder("candidate")); /* its buffer is used again */
     write_rows(in_folder("rows"), 0.9, 8, 1);
     ck_assert_int_eq(verdict_of(&(struct made){ path, T - 1, 1, 0.9, 0, 0 }).verdict, M3_VERDICT_PASS);
     ck_assert_int_eq(verdict_of(&(struct made){ path, T - 1, 1, 0.9, 63, 0 }).verdict, M3_VERDICT_SUSPECT);
@@ -201,6 +208,27 @@ TEST(last_quarter)
         const struct m3_row_verdict v = verdict_of(&(struct made){ in_folder("candidate"), 0, T, e, 63, 0 });
         late = 0;
         ck_assert_int_eq(v.verdict, anywhere ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT);
+    }
+}
+
+/* Goal:  a program that chooses otherwise in all rows of near ties is right.
+ * Given: a candidate that is far off in every eighth of 40 rows, where a choice may be another; a run is so in one.
+ * Claim: it passes; it is suspect if choices are sure there, and if most rows may choose.
+ * Seen to fail with all rows counted. */
+TEST(near_ties)
+{
+    static const struct {
+        int tied;
+        enum m3_verdict verdict;
+    } of[] = { { 5, M3_VERDICT_PASS }, { 0, M3_VERDICT_SUSPECT }, { 40, M3_VERDICT_SUSPECT } };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        tied = of[i].tied, late = T, late_step = T / 5, late_share = 0.5;
+        off_from = T - 8, off_end = T - 7;
+        write_rows(in_folder("rows"), 0.5, 8, 1);
+        off_from = T - 1, off_end = T;
+        const struct m3_row_verdict v = verdict_of(&(struct made){ in_folder("candidate"), 0, T, e, 63, 0 });
+        tied = late = 0, late_step = 1;
+        ck_assert_msg(v.verdict == of[i].verdict, "%d tied: %d", of[i].tied, v.verdict);
     }
 }
 
