@@ -192,10 +192,12 @@ TEST(padded_candidate)
 
 /* ---- folders of files */
 
-/* Claim: parts of heads are joined, partial sums added, equal tensors compared; names are ordered by their numbers. */
+/* Claim: parts of heads are joined, partial sums added, equal tensors compared; names are ordered by their numbers. Of
+ * taps that differ the first in the model is told, not the first in the file.
+ * Seen to fail, of the latter, with the first in the file. */
 LOOP_TEST(ranks, 2)
 {
-    static float q[2][5][3][20], out[2][5][96], mid[2][5][96];
+    static float q[2][5][3][20], out[2][5][96], mid[2][5][96], mlp[2][5][96];
     ck_assert_int_eq(m3ref("run " TINY " --ids %s --dump %s", alone[0], in_folder("one")), 0);
     struct m3_safetensors *one = opened(in_folder("one"));
     const float *heads = m3_safetensors_find(one, "layers.0.q_proj")->data;
@@ -204,24 +206,27 @@ LOOP_TEST(ranks, 2)
         for (int t = 0; t < 5; t++) {
             memcpy(q[k][t], heads + (t * 6 + 3 * k) * 20, sizeof q[k][t]);
             memcpy(mid[k][t], (const float *)m3_safetensors_find(one, "layers.0.mid")->data + t * 96, sizeof mid[k][t]);
+            memcpy(mlp[k][t], (const float *)m3_safetensors_find(one, "layers.0.mlp")->data + t * 96, sizeof mlp[k][t]);
             for (int h = 0; h < 96; h++) out[k][t][h] = sum[t * 96 + h] / 2; /* exact */
         }
     ck_assert_int_eq(mkdir(in_folder("ranks"), 0700), 0);
     mid[1][3][7] += (float)_i;
+    mlp[1][1][2] += (float)_i;
     static const char *const names[2] = { "ranks/rank_9.safetensors", "ranks/rank_10.safetensors" };
     for (int k = 0; k < 2; k++) {
         const struct part parts[] = { { "layers.0.q_proj", M3_F32, 3, { 5, 3, 20 }, q[k] },
                                       { "layers.0.attn_out", M3_F32, 2, { 5, 96 }, out[k] },
+                                      { "layers.0.mlp", M3_F32, 2, { 5, 96 }, mlp[k] },
                                       { "layers.0.mid", M3_F32, 2, { 5, 96 }, mid[k] } };
-        write_parts(in_folder(names[k]), parts, 3);
+        write_parts(in_folder(names[k]), parts, 4);
     }
     write_text(in_folder("map.json"), "{\"files\": \"ranks\", \"rules\": {\"layers.{l}.attn_out\": \"sum\"}}");
     m3_safetensors_close(one);
     const int status = m3ref("compare %s %s --map %s", in_folder("one"), in_folder("ranks"), in_folder("map.json"));
     ck_assert_int_eq(status, _i ? 3 : 0);
-    if (_i) ck_assert(has("err", "layers.0.mid [3, 7]: got "));
+    if (_i) ck_assert(has("err", "layers.0.mid [3, 7]: got ") && has("err", "differ in 1 of 5 rows"));
     if (_i) ck_assert_int_eq(error_lines(), 1);
-    else ck_assert(has("out", "3 of 3 stages judged"));
+    else ck_assert(has("out", "4 of 4 stages judged"));
 }
 
 /* Claim: the rows that each rank of expert parallelism computed for some tokens are added where its list says, for
