@@ -353,6 +353,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .resume = a->kept,
                                             .row_runs = a->row_runs,
                                             .rows_judged = candidate.sample.count,
+                                            .gaps = a->names.map ? &candidate.gaps : NULL,
                                             .compares = a->reports.html || a->reports.junit,
                                             .progress = m3_cli_watched(&watch) };
         status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);

@@ -14,7 +14,7 @@ from .tensors import file_of, load, numbers_of, write_whole
 
 NUMBERS = {"rows", "sequences", "tokens"}
 ROWS, LAYERS = 48, 3                            # that are compared
-SURE, LIKELY = 0.1, 0.6                         # relative errors in L2
+SURE, LIKELY, ALIKE = 0.1, 0.6, 0.95            # relative errors in L2; of what has nothing in common it is 1 or more
 NUMBER = re.compile(r"(?<!\w)(\d+)(?=\.)")      # a last number is that of a part of a tuple
 # The dimensions of a row, by the letters of SPEC 1; of a tap of one dimension they are not needed.
 LETTERS = {"q_proj": "QD", "k_proj": "GD", "v_proj": "GD", "q_norm": "QD", "k_norm": "GD", "q_rope": "QD",
@@ -239,12 +239,13 @@ class Search:
         error, steps = fit(first, want, shape, tap, self.factor)
         best = (error, before + steps, None)
         is_equal = all(p[1].shape == first.shape and np.array_equal(p[1], first) for p in parts)
-        if self.ranks == 1 or want.dtype.kind in "iu" or is_equal:
+        is_float = want.dtype.kind not in "iu"
+        if self.ranks == 1 or is_equal:
             return best
-        if all(p[1].shape == first.shape for p in parts):
+        if is_float and all(p[1].shape == first.shape for p in parts):
             error, steps = fit(sum(p[1].astype(np.float64) for p in parts), want, shape, tap, self.factor)
             best = min(best, (error, before + steps, "sum"), key=lambda b: b[0])
-        if want.shape[1] % self.ranks == 0:
+        if want.shape[1] % self.ranks == 0 and (is_float or first.shape[1] * self.ranks == want.shape[1]):
             each = want.shape[1] // self.ranks
             found = [fit(p[1], want[:, r * each:(r + 1) * each], shape, tap, self.factor) for r, p in enumerate(parts)]
             worst = max(f[0] for f in found)
@@ -352,6 +353,7 @@ class Writer:
     def __init__(self, search, sizes):
         self.search, self.sizes = search, sizes
         self.taps, self.rules, self.lines, self.doubts, self.used = {}, {}, {}, [], set()
+        self.nearest = {}                       # by tap: (error, tensor) of the best that is too far away
 
     def fits(self, tap):
         """(error, tensors, shift, steps, rule, shape) of every tensor that may be the tap, the best first."""
@@ -363,6 +365,9 @@ class Writer:
                 (error, steps, rule), shape = self.search.try_pair(tap, key, shift)
                 if error <= LIKELY:
                     found.append((error, abs(shift), [key], shift, steps, rule, shape))
+                # Of the few that no layer has, the shape alone tells.
+                elif error < self.nearest.get(tap, (ALIKE if numbered else np.inf,))[0]:
+                    self.nearest[tap] = error, key, shift
         found = [f[:1] + f[2:] for f in sorted(found, key=lambda f: f[:3])]
         if found and found[0][0] < SURE:
             return found
@@ -404,8 +409,12 @@ class Writer:
         if not self.taps:
             raise ValueError("propose_map: no tensor of the dump is like a tap of the case: are model and case those "
                              "of the dump?")
-        lines = [self.lines[tap] for tap in fits if tap in self.lines] + [f"doubt: {doubt}" for doubt in self.doubts]
         missing = [spelled(tap, tap, 0) for tap in fits if tap not in self.lines]
+        for tap, (error, key, shift) in self.nearest.items():
+            if tap not in self.lines and key not in self.used:
+                self.doubts.append(f"{spelled(tap, tap, 0)} has no tensor; the nearest is {spelled(key, tap, shift)}, "
+                                   f"{error:.2g} away: if it is that tap, it is wrong")
+        lines = [self.lines[tap] for tap in fits if tap in self.lines] + [f"doubt: {doubt}" for doubt in self.doubts]
         unused = [spelled(key, "layers.", 0) for key in self.search.mine.groups if key not in self.used | NUMBERS]
         lines += [f"no tensor: {', '.join(missing)}"] if missing else []
         lines += [f"no tap: {', '.join(unused)}"] if unused else []

@@ -189,6 +189,7 @@ def test_a_map_is_found(taps, tmp_path):
     done = check(tmp_path / "d.safetensors", tmp_path / "map.json")
     assert done.stdout.splitlines()[-1].startswith(("pass: Nothing is wrong", "partial: Nothing wrong")), done.stdout
     assert "0 fail" not in done.stdout and done.returncode in (0, 2)
+    assert done.stdout.endswith(" For 5 tensors of the dump the map has no name; final_norm was not judged.\n")
 
 
 def test_layers_of_two_kinds_under_one_name(taps, tmp_path):
@@ -215,10 +216,13 @@ def test_a_wrong_program_is_mapped_with_doubt(taps):
     found = m3ref.propose_map(mine, TINY, case=CASE)
     assert found.map["taps"]["layers.{l}.attn_out"]["from"] == "h.{l}.o"
     assert len(found.doubts) == 1 and "layers.{l}.attn_out from h.{l}.o" in found.doubts[0]
+    mine = own_names(taps) | {"unembed": taps["logits"][:, ::-1]}
+    found = m3ref.propose_map(mine, TINY, case=CASE)
+    assert "logits" not in found.map["taps"] and "logits has no tensor; the nearest is unembed" in found.doubts[0]
 
 
 def test_ranks(taps, tmp_path):
-    """Heads divided among two ranks, partial sums, norms on both."""
+    """Heads and lists of blocks divided among two ranks, partial sums, norms on both."""
     half = {name: a / 2 for name, a in taps.items() if name.endswith("attn_out")}
     for rank in range(2):
         mine = {name.replace("layers", "h"): a for name, a in half.items()}
@@ -226,6 +230,8 @@ def test_ranks(taps, tmp_path):
             q = taps[f"layers.{l}.q_norm"]
             mine[f"h.{l}.q"] = np.split(q, 2, 1)[rank].reshape(len(q), -1)
             mine[f"h.{l}.norm"] = taps[f"layers.{l}.attn_norm"]
+            if f"layers.{l}.index.blocks" in taps:
+                mine[f"h.{l}.pick"] = np.split(taps[f"layers.{l}.index.blocks"], 2, 1)[rank][..., ::-1].copy()
             mine[f"h.{l}.attn_out"] = mine[f"h.{l}.attn_out"] + (1 if rank else -1)
         m3ref.save(tmp_path / f"rank.{rank}.safetensors", mine)
     found = m3ref.propose_map(tmp_path, TINY, case=CASE, path=tmp_path / "map.json")
@@ -233,7 +239,7 @@ def test_ranks(taps, tmp_path):
     assert found.map["files"] == "ranks" and found.map["rules"] == {"layers.{l}.attn_out": "sum"}
     assert "layers.{l}.q_norm from h.{l}.q, concat over ranks" in str(found)
     lines = check(tmp_path, tmp_path / "map.json", ["--all"]).stdout
-    assert "layers.4.q_norm" in lines and "fail" not in lines, lines
+    assert "layers.4.q_norm" in lines and "layers.4.index.blocks" in lines and "fail" not in lines, lines
 
 
 def test_maps_that_cannot_be_found(taps):

@@ -23,6 +23,7 @@ struct m3_check_plan {
     int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
     int64_t rows_judged;                /* the candidate holds so many rows of a longer dump; 0: all of it */
     int keeps;                          /* the caller keeps the truth */
+    const struct m3_name_gaps *gaps;    /* of the map by which it is named; NULL: m3ref's names */
     int compares;                       /* every tap is also compared with the truth, for a report that shows both */
     struct m3_progress progress;
 };

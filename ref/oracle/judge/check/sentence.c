@@ -124,6 +124,29 @@ static const struct m3_finding *first_of(const struct m3_judgement *blame, enum 
     return NULL;
 }
 
+static int has_judged(const struct m3_judgement *blame, enum m3_tap tap)
+{
+    for (int64_t i = 0; i < blame->count; i++)
+        if (blame->findings[i].id == tap) return 1;
+    return 0;
+}
+
+/* What a map left out is not right: a proposed one leaves out what fits no tap because it is wrong. */
+static void say_unnamed(struct m3_text *w, const struct m3_check *check, const struct m3_check_plan *plan)
+{
+    static const enum m3_tap last[] = { M3_TAP_FINAL_NORM, M3_TAP_LOGITS };
+    const struct m3_part *part = &plan->setting->part;
+    const int is_whole = part->end == 0 || part->end == plan->setting->model->config.layers;
+    int64_t count = 0;
+    if (!plan->gaps || plan->gaps->unknown == 0) return;
+    m3_text_add(w, " For %" PRId64 " tensors of the dump the map has no name", plan->gaps->unknown);
+    for (size_t i = 0; i < sizeof last / sizeof *last && is_whole; i++) {
+        if (has_judged(&check->blame, last[i])) continue;
+        m3_text_add(w, "%s%s", count++ ? " and " : "; ", m3_tap_table[last[i]].name);
+    }
+    m3_text_add(w, count == 0 ? "." : count == 1 ? " was not judged." : " were not judged.");
+}
+
 void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
 {
     struct m3_text w = { check->sentence, sizeof check->sentence, 0 };
@@ -143,6 +166,7 @@ void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
         else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->tap, unjudged->note);
         m3_text_add(&w, ".");
     }
+    if (!check->blame.first) say_unnamed(&w, check, plan);
     if (check->rows_judged < check->rows)
         m3_text_add(&w, " Of its %" PRId64 " rows %" PRId64 " were judged.", check->rows, check->rows_judged);
     m3_make_printable(check->sentence, strlen(check->sentence));
