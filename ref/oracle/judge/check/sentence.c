@@ -80,7 +80,8 @@ static void say_cause(struct m3_text *w, const struct m3_check *check, const str
         m3_text_add(w, " No known mistake of this operator explains it (%d tried).", culprit->mistakes_tried);
     if (check->reading[0]) return;
     if (culprit->operators > 1)
-        m3_text_add(w, " The dump does not show which operator is wrong: dump %s too.", culprit->since);
+        m3_text_add(w, " The dump does not show which operator is wrong: dump %s too%s.", culprit->since,
+                    plan->gaps ? ", or name it in the map" : "");
     else
         m3_text_add(w, " %s at the engine's %s, and compare it with SPEC %s.",
                     check->profile_word[0] ? "If yours does not, look" : "Look", culprit->made_by, culprit->section);

@@ -49,8 +49,8 @@ static void choose(struct choosing *c, int64_t row)
 static int read_range(long long *first, long long *after, const char *text, char **end, int64_t T)
 {
     *first = strtoll(text, end, 10);
+    if (*end == text || *first >= T) return -1;
     *after = *first + 1;
-    if (*end == text) return -1;
     if (**end == ':') {
         const char *from = *end + 1;
         *after = strtoll(from, end, 10);
