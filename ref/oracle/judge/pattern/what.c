@@ -8,7 +8,8 @@
 #include "base/minmax.h"
 #include "oracle/judge/pattern/private/pattern.h"
 
-/* A guess leaves at most this part of the squared errors besides roundings: of all, and of an output. */
+/* A guess leaves at most this part of the squared errors besides roundings, and of the squared values, because what is
+ * small beside the right ones is neither zero nor a small factor of them: of all, and of an output. */
 static const double rest_of_all = 0.02, rest_of_one = 0.05;
 /* Roundings, in variances; errors that tell are so much larger. */
 static const double roundings = 4, telling = 16;
@@ -20,7 +21,7 @@ enum { LEAST = 8 };
 /* ---- does a guess explain the errors? */
 
 struct sums {
-    double error, rest, allowed;        /* squares */
+    double error, value, rest, allowed; /* squares */
     int is_known;                       /* the guess has a value for each */
 };
 
@@ -36,6 +37,7 @@ static struct sums sums_of(const struct m3_guess *guess, int64_t row, int64_t ou
         const double guessed = guess->at(guess, row, output, c);
         if (isnan(guessed)) s.is_known = 0;
         s.error += (got - want) * (got - want);
+        s.value += got * got;
         s.rest += (got - guessed) * (got - guessed);
         s.allowed += v->variance[i];
     }
@@ -44,7 +46,10 @@ static struct sums sums_of(const struct m3_guess *guess, int64_t row, int64_t ou
 
 static int tells(const struct sums *s) { return s->error > telling * s->allowed; }
 
-static int explains(const struct sums *s, double rest) { return s->rest <= rest * s->error + roundings * s->allowed; }
+static int explains(const struct sums *s, double rest)
+{
+    return s->rest <= rest * fmin(s->error, s->value) + roundings * s->allowed;
+}
 
 int m3_guess_explains_one(const struct m3_guess *guess, int64_t row, int64_t output)
 {
@@ -65,7 +70,7 @@ int m3_guess_explains(const struct m3_guess *guess)
             outputs++;
             if (!s.is_known) continue;
             known++, explained += explains(&s, rest_of_one);
-            all.error += s.error, all.rest += s.rest, all.allowed += s.allowed;
+            all.error += s.error, all.value += s.value, all.rest += s.rest, all.allowed += s.allowed;
             if (outputs >= LEAST && known - explained > outputs / 2) return 0;
         }
     return known > 0 && 2 * known >= outputs && explained >= nearly_all * known && tells(&all) &&
