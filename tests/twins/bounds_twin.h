@@ -4,7 +4,7 @@
 #define M3_TESTS_BOUNDS_TWIN_H
 
 #include "oracle/error/bounds.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 #include <check.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "ops/erf.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 /* z is compared with less than its limit, which leaves room for roundings. */
 static int terms(struct m3_terms *to, const struct m3_two_sides *tap, const struct m3_allowing *common, int64_t first,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/room.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 /* 1 + w in the weights' format is a hypothesis of its own; where it is not known whether it was rounded, an error. */
 static int prepare(struct m3_recomputing *m)

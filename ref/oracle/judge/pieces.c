@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/judge/private/values.h"
 
 void m3_pieces_free(struct m3_pieces *pieces)

@@ -6,7 +6,7 @@
 
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/recompute.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 struct m3_side_by_side {
     double *got, *want, *bound, *walk, *suspect, *error, *variance;     /* [count] */

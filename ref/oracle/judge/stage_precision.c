@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "oracle/error/effective_precision.h"
+#include "oracle/error/tiers/effective_precision.h"
 #include "oracle/judge/private/values.h"
 
 struct measuring {

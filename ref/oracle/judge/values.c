@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/choices/taint.h"

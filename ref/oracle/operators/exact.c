@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/operators/evaluate.h"
 
 /* May products see other numbers than the operands, or be added in rounded parts? */

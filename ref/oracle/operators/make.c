@@ -10,8 +10,8 @@
 #include "io/json.h"
 #include "io/new_file.h"
 #include "io/reading.h"
-#include "oracle/operators/planned.h"
-#include "oracle/operators/sizes.h"
+#include "oracle/operators/plans/planned.h"
+#include "oracle/operators/plans/sizes.h"
 #include "oracle/operators/which.h"
 
 /* Cases up to this size are tried with every mistake; larger ones are written in pieces. */

@@ -11,7 +11,7 @@
 #include "io/json.h"
 #include "model/taps.h"
 #include "oracle/error/parameters/parameters.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/report/report.h"
 #include "oracle/variants/mistakes.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/report/private/format.h"
 
 json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }

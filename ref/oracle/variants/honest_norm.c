@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "model/graph/graph.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/variants/private/honest.h"
 
 /* The norm that reads a sum of a text layer; 0: none does. */

@@ -1,7 +1,7 @@
 /* What errors look like (SPEC 7.9): simulated arithmetic is recognised, quantiles are those of sorted errors. */
 #include "bounds_twin.h"
 
-#include "oracle/error/effective_precision.h"
+#include "oracle/error/tiers/effective_precision.h"
 
 TIMEOUT(120);
 

@@ -11,7 +11,7 @@
 #include "oracle/error/bounds.h"
 #include "oracle/error/private/activation.h"
 #include "oracle/error/private/kernels.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 extern const struct m3_error_kernels m3_error_kernels_portable;
 #ifdef __x86_64__

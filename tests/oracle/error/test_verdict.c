@@ -1,7 +1,7 @@
 /* The verdict on a whole run, and its exit status. SPEC 7, "Exit status". */
 #include <check.h>
 
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/verdict.h"
 
 /* Goal:  a run passes only if everything was judged; worse verdicts take precedence as SPEC 7 lists them.
  * Claim: fail before not comparable, that before suspect, that before partial; the statuses are 1, 3, 2, 2.

@@ -10,7 +10,7 @@
 #include "oracle/judge/rows/envelope.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 static struct m3_profile *profile;
 static struct m3_envelope *envelope;

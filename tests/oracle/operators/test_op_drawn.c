@@ -6,8 +6,8 @@
 
 #include "model/engine.h"
 #include "oracle/operators/drawn/file.h"
-#include "oracle/operators/planned.h"
-#include "oracle/operators/plans.h"
+#include "oracle/operators/plans/planned.h"
+#include "oracle/operators/plans/plans.h"
 
 TIMEOUT(240);
 FIXTURE(make_folder, remove_folder);

@@ -5,7 +5,7 @@
 
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/recompute.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 /* A tap that was recomputed, and its verdict so far. */
 struct m3_parameter_question {

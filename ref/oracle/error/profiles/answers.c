@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "oracle/error/private/profile.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 const char *m3_profile_name(const struct m3_profile *profile) { return profile->name; }
 const char *m3_profile_sha256(const struct m3_profile *profile) { return profile->sha256; }

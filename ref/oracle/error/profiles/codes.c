@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 struct m3_code_format m3_code_format_of(const struct m3_input_rounding *rule)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/error/effective_precision.h"
+#include "oracle/error/tiers/effective_precision.h"
 #include "oracle/error/recompute.h"
 #include "oracle/judge/companions/private/operator_check.h"
 #include "oracle/judge/private/values.h"

@@ -5,7 +5,7 @@
 #define M3_ORACLE_JUDGE_OPERATOR_CHECK_H
 
 #include "oracle/error/profile.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/judge/align.h"
 #include "oracle/judge/companions/companions.h"
 #include "oracle/judge/compare.h"

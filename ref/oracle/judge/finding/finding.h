@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "io/safetensors.h"
 #include "model/taps.h"
-#include "oracle/error/tiers.h"
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/tiers.h"
+#include "oracle/error/tiers/verdict.h"
 #include "oracle/judge/pattern/pattern.h"
 
 struct m3_logits;

@@ -6,7 +6,7 @@
 #ifndef M3_ORACLE_JUDGE_ROWS_LOCAL_H
 #define M3_ORACLE_JUDGE_ROWS_LOCAL_H
 
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/verdict.h"
 #include "oracle/judge/rows/distances.h"
 
 struct m3_local {

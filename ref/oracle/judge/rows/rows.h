@@ -5,7 +5,7 @@
 #define M3_ORACLE_JUDGE_ROWS_ROWS_H
 
 #include "oracle/error/profile.h"
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/verdict.h"
 #include "oracle/judge/align.h"
 #include "oracle/judge/pattern/pattern.h"
 

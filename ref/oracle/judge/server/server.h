@@ -6,7 +6,7 @@
 #include "base/progress.h"
 #include "model/semantics.h"
 #include "oracle/error/recompute.h"
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/verdict.h"
 #include "oracle/judge/server/answer.h"
 
 /* How the server drew its tokens. */

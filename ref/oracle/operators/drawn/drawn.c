@@ -4,7 +4,7 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 uint16_t m3_f16_of(double x)
 {

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 #include "oracle/operators/drawn/drawn.h"
 #include "oracle/operators/from_dump/private.h"
 #include "oracle/operators/own_graph.h"
-#include "oracle/operators/planned.h"
+#include "oracle/operators/plans/planned.h"
 
 enum { PIECE = 1 << 16 };
 

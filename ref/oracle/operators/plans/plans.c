@@ -1,4 +1,4 @@
-#include "oracle/operators/plans.h"
+#include "oracle/operators/plans/plans.h"
 
 #include <stdio.h>
 #include <string.h>

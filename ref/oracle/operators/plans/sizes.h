@@ -3,7 +3,7 @@
 #define M3_ORACLE_OPERATORS_SIZES_H
 
 #include "oracle/operators/make.h"
-#include "oracle/operators/plans.h"
+#include "oracle/operators/plans/plans.h"
 
 /* Fills dims, by letter, and *p0, the places before row 0. `plan` NULL: a case of drawn values, whose sizes are those of
  * the class in `options` but for those that options->given names. What is given is kept, and the rest follows it.

@@ -1,4 +1,4 @@
-#include "oracle/operators/sizes.h"
+#include "oracle/operators/plans/sizes.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "base/weight.h"
-#include "oracle/error/verdict.h"
+#include "oracle/error/tiers/verdict.h"
 
 /* HARD and GRID make a tap fail: no conforming implementation violates them. The others assume roundings that are
  * nearly independent, and make a tap suspect. */

@@ -1,10 +1,10 @@
-#include "oracle/error/effective_precision.h"
+#include "oracle/error/tiers/effective_precision.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "oracle/error/tiers.h"
+#include "oracle/error/tiers/tiers.h"
 
 /* The root mean square of one rounding error, in u. */
 #define ROUNDING 0.4245

@@ -6,7 +6,7 @@
 
 #include "oracle/operators/fills.h"
 #include "oracle/operators/make.h"
-#include "oracle/operators/plans.h"
+#include "oracle/operators/plans/plans.h"
 
 struct m3_planned_operand {
     const struct m3_operand_row *row;

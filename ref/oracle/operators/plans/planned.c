@@ -1,4 +1,4 @@
-#include "oracle/operators/planned.h"
+#include "oracle/operators/plans/planned.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/minmax.h"
 #include "oracle/operators/parameters.h"
 #include "oracle/operators/row_list.h"
-#include "oracle/operators/sizes.h"
+#include "oracle/operators/plans/sizes.h"
 
 /* ---- parameters */
 
