@@ -245,8 +245,8 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
         if (is_of_run) {
             m3_fail(
                 notes, M3_OK,
-                "%s: a run in double without correct implementations of this profile beside it: the truth is made again, "
-                "and this file stays as it is",
+                "%s: the file holds no correct implementations of this profile, so the model is run again; the file is not "
+                "changed",
                 path);
             return make_nameless(truth, plan, pass, error);
         }
