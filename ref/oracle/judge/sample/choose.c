@@ -6,6 +6,7 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
+#include "base/row_list.h"
 #include "model/taps.h"
 #include "oracle/judge/align.h"
 #include "oracle/judge/sample/sample.h"
@@ -46,30 +47,13 @@ static void choose(struct choosing *c, int64_t row)
 
 /* ---- a list */
 
-static int read_range(long long *first, long long *after, const char *text, char **end, int64_t T)
-{
-    *first = strtoll(text, end, 10);
-    if (*end == text || *first >= T) return -1;
-    *after = *first + 1;
-    if (**end == ':') {
-        const char *from = *end + 1;
-        *after = strtoll(from, end, 10);
-        if (*end == from) return -1;
-    }
-    return (**end != ',' && **end) || *after <= *first || *after > T ? -1 : 0;
-}
-
 static int take_list(struct choosing *c, const char *list)
 {
-    const int64_t T = c->to->of;
-    long long first, after;
-    char *end;
-    for (const char *text = list; text; text = *end ? end + 1 : NULL) {
-        if (read_range(&first, &after, text, &end, T))
-            return m3_fail(c->error, M3_USAGE, "--rows: got %s, expected rows from 0 to %" PRId64 ", such as 0:8,100",
-                           list, T - 1);
-        for (long long row = first; row < after; row++) choose(c, row);
-    }
+    struct m3_sample *s = c->to;
+    if (m3_rows_mark(s->chosen, list, s->of))
+        return m3_fail(c->error, M3_USAGE, "--rows: got %s, expected rows from 0 to %" PRId64 ", such as 0:8,100", list,
+                       s->of - 1);
+    for (int64_t row = 0; row < s->of; row++) s->count += s->chosen[row];
     return M3_OK;
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
-#include "oracle/operators/row_list.h"
+#include "base/row_list.h"
 
 enum { SAMPLED_FROM = 4096, SAMPLES = 24 };
 

@@ -8,7 +8,7 @@
 #include "base/generator.h"
 #include "base/minmax.h"
 #include "oracle/operators/parameters.h"
-#include "oracle/operators/row_list.h"
+#include "base/row_list.h"
 #include "oracle/operators/plans/sizes.h"
 
 /* ---- parameters */

@@ -1,6 +1,6 @@
 /* Rows that a user names: "0,5,128:130". */
-#ifndef M3_ORACLE_OPERATORS_ROW_LIST_H
-#define M3_ORACLE_OPERATORS_ROW_LIST_H
+#ifndef M3_BASE_ROW_LIST_H
+#define M3_BASE_ROW_LIST_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "oracle/operators/row_list.h"
+#include "base/row_list.h"
 
 #include <stdlib.h>
 #include <string.h>
